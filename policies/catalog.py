@@ -1,0 +1,72 @@
+"""The models that are served: their deployments, prices and bounds, as configured.
+
+Knows names and numbers; which deployment is tried first is `routing`'s business, what a request costs `pricing`'s.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, NonNegativeInt, PositiveInt
+
+from policies.settings import Items, Settings
+
+
+class Price(Settings):
+    """USD per million tokens."""
+
+    input: float = Field(ge=0)
+    """USD per million input tokens."""
+    output: float = Field(ge=0)
+    """USD per million output tokens."""
+    cached_input: float | None = Field(default=None, ge=0)
+    """USD per million input tokens that the upstream served from its own prompt cache; absent: as input."""
+
+
+class Deployment(Settings):
+    """One place where a model runs."""
+
+    upstream: str
+    """Name of an entry under `upstreams`."""
+    name: str | None = None
+    """What the upstream calls the model or deployment; absent: the model's own name."""
+    weight: PositiveInt = 1
+    """Share of requests relative to the model's other deployments."""
+
+
+class ModelSettings(Settings):
+    """One entry under `models`."""
+
+    deployments: Items[Deployment] = Field(min_length=1)
+    """Where the model runs; with several, the first try is drawn by weight and the others are fail-overs."""
+    aliases: Items[str] = ()
+    """Other names that clients may use."""
+    context_window: PositiveInt | None = None
+    """Tokens that input and output share."""
+    max_output_tokens: PositiveInt | None = None
+    """Most tokens one candidate may have when the request leaves its ceiling open."""
+    max_logprobs: NonNegativeInt = 5
+    """Largest `logprobs` that completions take."""
+    token_ceiling: Literal["max_tokens", "max_completion_tokens"] = "max_completion_tokens"  # noqa: S105  a name
+    """Under which name an open ceiling of a chat request is written."""
+    tokenizer: str | None = None
+    """Vocabulary that counts text; absent: text is bounded by its UTF-8 bytes."""
+    request_overhead_tokens: NonNegativeInt = 8
+    """Added to the byte bound once a request."""
+    message_overhead_tokens: NonNegativeInt = 16
+    """Added to the byte bound for every message or prompt."""
+    price: Price | None = None
+    """What tokens cost; absent: the model is free, and a usd limit refuses it."""
+
+
+class Model:
+    """A served model under its canonical name."""
+
+    __slots__ = ("name", "settings")
+
+    def __init__(self, name: str, settings: ModelSettings) -> None:
+        self.name = name
+        self.settings = settings
+
+    def __repr__(self) -> str:
+        return f"Model({self.name!r})"

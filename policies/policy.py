@@ -1,0 +1,89 @@
+"""One policy as configured: parameter rules, limits and cache settings that apply to a principal.
+
+Holds the shape only. What a rule does is in `parameters`, what a limit binds in `limits`, what is cacheable in
+`cacheability`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
+
+from policies.settings import Items, Milliseconds, Settings
+
+Number = Annotated[int | float, Field(strict=True)]
+
+
+class Rule(Settings):
+    """What a policy says of one parameter."""
+
+    max: Number | None = None
+    """Largest value let through."""
+    min: Number | None = None
+    """Smallest value let through."""
+    allowed: Items[Any] | None = None
+    """The only values let through."""
+    on_violation: Literal["reject", "clamp"] = "reject"
+    """Whether a value outside is refused, or moved to the nearest one inside."""
+    default: Any = None
+    """Written when the client sent none."""
+    force: Any = None
+    """Written whatever the client sent."""
+    forbid: Literal["reject", "drop"] | None = None
+    """The parameter may not be sent: refuse the request, or take the parameter out."""
+
+
+class Limit(Settings):
+    """A quota: so much of a quantity, per window, for a scope."""
+
+    name: str | None = None
+    """Name in headers, messages and metrics; absent: made from the other settings."""
+    of: Literal["requests", "tokens", "concurrency"]
+    """What is counted."""
+    limit: NonNegativeInt
+    """How much of it."""
+    per: str | None = None
+    """second, minute, hour, day, week, month, or a duration such as 90s; not with concurrency."""
+    by: Items[Literal["organization", "project", "user", "key", "end_user", "model"]] = Field(min_length=1)
+    """Each combination of these has a count of its own."""
+    burst: PositiveInt | None = None
+    """Room of a refilling bucket; absent: the limit."""
+    models: Items[str] | None = None
+    """Model names or wildcards that the limit is for; absent: all."""
+    on_store_failure: Literal["allow", "deny", "local"] = "local"
+    """While the store is away: let everything through, refuse, or count in the process."""
+    charge_hits: Literal["none", "full"] = "none"
+    """Whether a cache hit takes tokens."""
+
+    @model_validator(mode="after")
+    def _window_fits_quantity(self) -> Limit:
+        if self.of == "concurrency" and self.per is not None:
+            msg = "concurrency has no window: leave out `per`"
+            raise ValueError(msg)
+        if self.of != "concurrency" and self.per is None:
+            msg = f"a limit of {self.of} needs `per`: second, minute, hour, day, week, month, or a duration such as 90s"
+            raise ValueError(msg)
+        return self
+
+
+class CacheSettings(Settings):
+    """Which answers a policy lets the cache keep, and for whom."""
+
+    mode: Literal["deterministic", "everything", "off"] = "deterministic"
+    """Cache deterministic requests only, all that is complete, or nothing."""
+    scope: Literal["organization", "project", "user", "key", "end_user"] = "organization"
+    """Who shares entries."""
+    ttl: Milliseconds = 7 * 86_400_000
+    """How long an entry may be served."""
+
+
+class Policy(Settings):
+    """One entry under `policies`."""
+
+    parameters: dict[str, Rule] = Field(default_factory=dict)
+    """Rules by parameter name; `candidates`, `prompts` and `worst_case_tokens` are computed from the request."""
+    limits: Items[Limit] = ()
+    """All of them apply at once."""
+    cache: CacheSettings | None = None
+    """Absent: the outer level's, or the built-in defaults."""

@@ -1,0 +1,128 @@
+"""The values that a request passes through the core as: what was asked, and what policy made of it.
+
+Knows the vocabulary that every endpoint shares; the endpoints' own parameters are in the modules beside it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+class Endpoint(StrEnum):
+    """An endpoint family; the value is the path below `/v1/`."""
+
+    COMPLETIONS = "completions"
+    CHAT = "chat/completions"
+    EMBEDDINGS = "embeddings"
+
+
+class Dialect(StrEnum):
+    """Which of the three spellings of the API the client speaks (SPEC §2)."""
+
+    OPENAI = "openai"
+    ENGINES = "engines"
+    AZURE = "azure"
+
+
+class Action(StrEnum):
+    """What an adjustment did to a parameter."""
+
+    CLAMP = "clamp"
+    DEFAULT = "default"
+    FORCE = "force"
+    DROP = "drop"
+    NORMALISE = "normalise"
+
+
+@dataclass(frozen=True, slots=True)
+class Adjustment:
+    """One change made to a request; `before` and `after` are JSON values, None where there was or is none."""
+
+    parameter: str
+    before: Any  # any JSON value a client may send
+    after: Any
+    action: Action
+    policy: str | None = None
+
+
+class RequestView(Protocol):
+    """What charges, limits, cache and relay may ask of any validated request, whatever its endpoint.
+
+    Every endpoint's pydantic model provides it; absent parameters count with the API's default.
+    """
+
+    @property
+    def prompt_count(self) -> int:
+        """Prompts (completions) or inputs (embeddings) in the request; 1 for chat."""
+
+    @property
+    def choices(self) -> int:
+        """Choices that the answer will hold: prompts × n; for embeddings the inputs."""
+
+    @property
+    def candidates(self) -> int:
+        """Candidates that are generated: prompts × max(n, best_of); 0 for embeddings."""
+
+    @property
+    def token_ceiling(self) -> int | None:
+        """Most tokens a candidate may have, as given or by the API's default; None when open."""
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether the answer is asked for as server-sent events."""
+
+    @property
+    def wants_usage(self) -> bool:
+        """Whether the client itself asked for the usage event of a stream."""
+
+    @property
+    def temperature(self) -> float | None:
+        """As given; None when absent."""
+
+    @property
+    def seed(self) -> int | None:
+        """As given; None when absent."""
+
+    @property
+    def end_user(self) -> str | None:
+        """The free `user` string, as given."""
+
+    def input_texts(self) -> Sequence[str]:
+        """Every text that counts as input, one by one (messages' contents, prompts, inputs, suffix)."""
+
+    def input_token_ids(self) -> int:
+        """How many input tokens were given as token ids."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskedRequest:
+    """A valid request as the client meant it, its dialect's spelling normalised.
+
+    `fields` are the JSON members in the client's order without `model`; `model` is the name asked for,
+    wherever it stood; `adjustments` are the normalisations. `api_version` is the query's, in Azure's dialect.
+    """
+
+    endpoint: Endpoint
+    dialect: Dialect
+    model: str
+    fields: Mapping[str, Any]
+    view: RequestView
+    adjustments: tuple[Adjustment, ...] = ()
+    api_version: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EffectiveRequest:
+    """The request after normalising and policy: what is keyed, priced, limited and forwarded (SPEC §1).
+
+    `fields` again without `model`, which is written per deployment.
+    """
+
+    endpoint: Endpoint
+    fields: Mapping[str, Any]
+    view: RequestView

@@ -1,0 +1,41 @@
+"""What every configured model of the core has in common: frozen, strict, unknown keys refused.
+
+Holds the base class and the field types that several settings share; it knows no single setting.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+T = TypeVar("T")
+
+_DURATION = re.compile(r"(\d+)(ms|s|m|h|d|w)")
+_UNIT_MILLISECONDS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+
+
+class Settings(BaseModel):
+    """One block of the configuration file."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", use_attribute_docstrings=True)
+
+
+def parse_duration_milliseconds(value: object) -> object:
+    """Read `90s`, `7d`, `250ms` as milliseconds; a bare number is seconds. Anything else is left to fail."""
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, (int, float)):
+        return round(value * 1000)
+    if isinstance(value, str):
+        found = _DURATION.fullmatch(value.strip())
+        if found is None:
+            msg = f"{value!r} is not a duration; write a number and one of ms, s, m, h, d, w, such as 90s"
+            raise ValueError(msg)
+        return int(found[1]) * _UNIT_MILLISECONDS[found[2]]
+    return value
+
+
+Milliseconds = Annotated[int, BeforeValidator(parse_duration_milliseconds), Field(ge=0)]
+Items = Annotated[tuple[T, ...], Field(strict=False)]

@@ -1,0 +1,1 @@
+"""Does: obeys decisions made in `policies` and makes none."""

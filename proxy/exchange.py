@@ -1,0 +1,137 @@
+"""One exchange: the facts of a request under way, written where they arise and read by everyone who tells them.
+
+Log line, metrics, usage record and response headers are made from this value; it makes none of them itself. It also
+declares what the path needs of a server: a request value and a writer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from policies.decision import Decision
+    from policies.principals import Principal
+    from policies.usage import Usage
+
+Headers = list[tuple[str, str]]
+"""Header fields in order; names as they are to be sent, compared without regard to case."""
+
+
+class Request(Protocol):
+    """What the path may know of a request."""
+
+    @property
+    def method(self) -> str:
+        """In capitals, as sent."""
+
+    @property
+    def path(self) -> str:
+        """Raw path, percent-encoding untouched, without the query."""
+
+    @property
+    def query(self) -> str:
+        """Raw query string without the question mark."""
+
+    def header(self, name: str) -> str | None:
+        """First value of a header (name in any case), or None."""
+
+    def headers(self, name: str) -> Sequence[str]:
+        """All values of a header in order."""
+
+    async def read(self) -> bytes:
+        """Read the whole body, decompressed, within the bounds of SPEC §3.
+
+        Raises PayloadTooLarge, UnsupportedMedia, InvalidRequest or BodyTooSlow.
+        """
+
+
+class Writer(Protocol):
+    """Where an answer goes. `start` once, then `write` any number of times, then `finish`."""
+
+    @property
+    def is_started(self) -> bool:
+        """Whether the head has left."""
+
+    async def start(self, status: int, headers: Headers) -> None:
+        """Send the head."""
+
+    async def write(self, data: bytes) -> None:
+        """Send bytes of the body at once; waits while the client is too slow to take them (back pressure)."""
+
+    async def finish(self) -> None:
+        """End the body cleanly."""
+
+    async def respond(self, status: int, headers: Headers, body: bytes) -> None:
+        """Send a whole answer, with its Content-Length, in one go."""
+
+
+class Outcome(StrEnum):
+    """How an exchange ended, for metrics, log and usage record."""
+
+    COMPLETED = "completed"
+    REJECTED = "rejected"
+    UPSTREAM_ERROR = "upstream_error"
+    INCOMPLETE = "incomplete"
+    CLIENT_LEFT = "client_left"
+    FAILED = "failed"
+
+
+class CacheResult(StrEnum):
+    """Verdict of the cache, as the metric's label."""
+
+    HIT = "hit"
+    MISS = "miss"
+    BYPASS = "bypass"
+    STALE = "stale"
+
+
+@dataclass(slots=True)
+class Exchange:
+    """Facts of one request. Times are `time.monotonic()` seconds but `started_at`, which is Unix seconds."""
+
+    request_id: str
+    started_at: float
+    started: float
+    route: str = "unknown"
+    client_request_id: str | None = None
+    principal: Principal | None = None
+    decision: Decision | None = None
+    status: int = 0
+    outcome: Outcome = Outcome.FAILED
+    error_code: str | None = None
+    cache: CacheResult = CacheResult.BYPASS
+    cache_reason: str | None = None
+    is_stored: bool = False
+    deployment: str | None = None
+    upstream: str | None = None
+    upstream_request_id: str | None = None
+    upstream_status: int | None = None
+    attempts: int = 0
+    answer: Observed = field(default_factory=lambda: Observed())
+    first_byte: float | None = None
+    upstream_started: float | None = None
+    upstream_ended: float | None = None
+    ended: float | None = None
+
+
+@dataclass(slots=True)
+class Observed:
+    """What was seen of an answer while it passed.
+
+    `usage` is the upstream's own report, None when it made none. `content_events` and `content_bytes` count what was
+    generated, for answers that ended without a report. `is_complete` is the cache's condition: the transport ended
+    well, every choice has a finish_reason, and `[DONE]` came where the kind ends with it.
+    """
+
+    usage: Usage | None = None
+    model: str | None = None
+    fingerprint: str | None = None
+    finish_reasons: dict[int, str] = field(default_factory=dict)
+    content_events: int = 0
+    content_bytes: int = 0
+    is_complete: bool = False
+    token_gaps: list[float] = field(default_factory=list)

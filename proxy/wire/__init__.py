@@ -1,0 +1,1 @@
+"""Formats without I/O: bytes and values in, bytes and values out."""
