@@ -1,11 +1,25 @@
 """May this answer be stored, and may a stored one be served: the determinism verdict of SPEC §6.
 
-Knows requests and cache settings; how a key is computed is in `cache_keys`.
+Knows requests, cache settings and the request's `Cache-Control`; how a key is computed is in `cache_keys`, whether a
+stored answer is still good in `freshness`, and whether an answer is complete is seen by the relay.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from policies.cache_keys import cache_key
+from policies.requests.asked import Endpoint
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from policies.catalog import Model
+    from policies.policy import CacheSettings
+    from policies.principals import Principal
+    from policies.requests.asked import EffectiveRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,3 +47,138 @@ class Bypass:
 
 
 CachePlan = Keyed | Bypass
+
+
+@dataclass(frozen=True, slots=True)
+class CacheControl:
+    """What a request's `Cache-Control` asks for; every directive that is not named here is ignored."""
+
+    no_cache: bool = False
+    no_store: bool = False
+    only_if_cached: bool = False
+    max_age_seconds: int | None = None
+
+
+def plan_cache(  # noqa: PLR0913  a verdict weighs all of them
+    effective: EffectiveRequest,
+    model: Model,
+    principal: Principal,
+    settings: CacheSettings,
+    cache_control: str | None,
+    *,
+    api_version: str | None = None,
+) -> CachePlan:
+    """Decide whether an answer is looked up and stored, and under which key (SPEC §6).
+
+    `cache_control` is the request's header, several values joined by commas. `api_version` is the client's, given
+    only where it changes the address that the request is forwarded to (SPEC §2).
+    """
+    control = read_cache_control(cache_control)
+    reason = _find_bypass(effective, settings)
+    if reason is not None:
+        return Bypass(reason, control.only_if_cached)
+    return Keyed(
+        key=cache_key(effective, model.name, scope=_scope(effective, principal, settings), api_version=api_version),
+        ttl_seconds=settings.ttl // 1000,
+        look_up=not control.no_cache,
+        store=not control.no_store,
+        max_age_seconds=control.max_age_seconds,
+        only_if_cached=control.only_if_cached,
+    )
+
+
+def _find_bypass(effective: EffectiveRequest, settings: CacheSettings) -> str | None:
+    """Return why the cache stays out of it; policy's reasons first, then the request's."""
+    if settings.mode == "off":
+        return "off"
+    if settings.ttl < 1000:  # noqa: PLR2004  an entry's life is counted in whole seconds
+        return "no-ttl"
+    if effective.fields.get("cache_level") in _NO_CACHE_LEVELS:
+        return "cache-level"
+    if settings.mode == "deterministic" and not is_deterministic(effective):
+        return "not-deterministic"
+    if settings.scope == "end_user" and not effective.view.end_user:
+        return "no-end-user"
+    return _find_chat_bypass(effective.fields) if effective.endpoint is Endpoint.CHAT else None
+
+
+def is_deterministic(effective: EffectiveRequest) -> bool:
+    """Tell whether the same request draws the same answer: temperature 0 as given, a seed, or nothing generated."""
+    view = effective.view
+    return (
+        effective.endpoint is Endpoint.EMBEDDINGS
+        or view.temperature == 0
+        or view.seed is not None
+        or view.token_ceiling == 0
+    )
+
+
+def _find_chat_bypass(fields: Mapping[str, Any]) -> str | None:
+    """Find what makes a chat request more than its text: storage upstream, the web, tools run there, or sound."""
+    if fields.get("store"):
+        return "stored-upstream"
+    if fields.get("web_search_options") is not None:
+        return "web-search"
+    if _is_hosted(fields.get("tools")):
+        return "hosted-tools"
+    modalities = fields.get("modalities")
+    if fields.get("audio") is not None or (isinstance(modalities, list) and "audio" in modalities):
+        return "audio"
+    return None
+
+
+def _is_hosted(tools: object) -> bool:
+    """Tell whether a tool runs upstream: any type but those that the client itself runs."""
+    if not isinstance(tools, list):
+        return False
+    return any(isinstance(tool, dict) and tool.get("type", "function") not in _CLIENT_TOOLS for tool in tools)
+
+
+def _scope(effective: EffectiveRequest, principal: Principal, settings: CacheSettings) -> tuple[str, ...]:
+    """Return who shares the answer, outermost first; the level's name stands first, so that no two levels meet."""
+    project = (settings.scope, principal.organization, principal.project)
+    match settings.scope:
+        case "organization":
+            return (settings.scope, principal.organization)
+        case "project":
+            return project
+        case "user":
+            kind = "service_account" if principal.is_service_account else "user"
+            return (settings.scope, principal.organization, kind, principal.owner)
+        case "key":
+            return (*project, principal.key)
+        case "end_user":
+            return (*project, effective.view.end_user or "")
+
+
+def read_cache_control(value: str | None) -> CacheControl:
+    """Read a request's `Cache-Control` (RFC 9111 §5.2.1): names in any case, numbers also quoted.
+
+    Of several `max-age` the smallest counts; one that is no number counts as 0, which no stored answer meets.
+    """
+    if not value:
+        return _NOTHING_ASKED
+    directives = [(name.lower(), argument.strip('"')) for name, argument in _DIRECTIVE.findall(value)]
+    names = {name for name, _ in directives}
+    ages = [_seconds(argument) for name, argument in directives if name == "max-age"]
+    return CacheControl(
+        no_cache="no-cache" in names,
+        no_store="no-store" in names,
+        only_if_cached="only-if-cached" in names,
+        max_age_seconds=min(ages, default=None),
+    )
+
+
+def _seconds(argument: str) -> int:
+    if not _DIGITS.fullmatch(argument):
+        return 0
+    return int(argument) if len(argument) < _MAX_DIGITS else _MAX_SECONDS
+
+
+_NO_CACHE_LEVELS: Final = (0, 1)
+_CLIENT_TOOLS: Final = frozenset({"function", "custom"})
+_NOTHING_ASKED: Final = CacheControl()
+_DIRECTIVE: Final = re.compile(r"""([^\s,;="]+)\s*(?:=\s*("(?:[^"\\]|\\.)*"|[^\s,;"]*))?""")
+_DIGITS: Final = re.compile(r"[0-9]+")
+_MAX_DIGITS: Final = 10
+_MAX_SECONDS: Final = 2**31  # RFC 9111 §1.2.2

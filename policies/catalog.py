@@ -5,6 +5,7 @@ Knows names and numbers; which deployment is tried first is `routing`'s business
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt
@@ -59,14 +60,13 @@ class ModelSettings(Settings):
     """What tokens cost; absent: the model is free, and a usd limit refuses it."""
 
 
+@dataclass(frozen=True, slots=True)
 class Model:
-    """A served model under its canonical name."""
+    """A served model under its canonical name.
 
-    __slots__ = ("name", "settings")
+    `forwards_api_version`: one of its upstreams is sent the client's own `api-version`, so that answers may differ by it.
+    """
 
-    def __init__(self, name: str, settings: ModelSettings) -> None:
-        self.name = name
-        self.settings = settings
-
-    def __repr__(self) -> str:
-        return f"Model({self.name!r})"
+    name: str
+    settings: ModelSettings
+    forwards_api_version: bool = False

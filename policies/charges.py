@@ -1,22 +1,206 @@
-"""What a request may cost at most, before it is sent, and what it did cost, after.
+"""What a request may cost at most, before it is sent, and what it did cost, after (SPEC §5).
 
-Knows the factors (prompts, n, best_of, token ceiling) and the price; knows no limit and no window.
+Knows the factors (prompts, n, best_of, token ceiling), the price, and whose count is believed; knows no limit and no
+window, and takes what was seen of an answer as plain numbers.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from policies.errors import InvalidRequest
+from policies.pricing import cost_microdollars
+from policies.requests.asked import Action, Adjustment, EffectiveRequest, Endpoint
+from policies.requests.dialects import view_of
+from policies.tokens import bound_input_tokens, estimate_input_tokens, estimate_tokens
+
+if TYPE_CHECKING:
+    from policies.catalog import Model
+    from policies.usage import Usage
+
+Known = Literal["reported", "counted", "worst_case", "none"]
+"""How the tokens of a charge are known: by the upstream, by ourselves, by what was held, or there are none."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorstCase:
-    """The most a request can take: tokens as counts, cost in whole micro-dollars (0 for a model without price)."""
+    """The most a request can take: tokens as counts, cost in whole micro-dollars (0 for a model without price).
+
+    Not `is_bounded` where nothing says how much one candidate may generate: the output then counts as none.
+    """
 
     input_tokens: int
     output_tokens: int
     cost_microdollars: int
+    is_bounded: bool = True
 
     @property
     def tokens(self) -> int:
         """Input and output together."""
         return self.input_tokens + self.output_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Charged:
+    """What a request is charged: tokens as counts, cost in whole micro-dollars.
+
+    `cached_input_tokens` are part of the input, `reasoning_tokens` of the output.
+    """
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_input_tokens: int = 0
+    reasoning_tokens: int = 0
+    cost_microdollars: int = 0
+    known: Known = "none"
+
+    @property
+    def tokens(self) -> int:
+        """Input and output together."""
+        return self.input_tokens + self.output_tokens
+
+
+NOTHING = Charged()
+"""The charge of a hit, of a refusal, and of a failure before the first token."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What was seen of an answer, for its charge.
+
+    `usage` is the upstream's report. `is_served`: the upstream took the request and did not answer it with an error
+    status; `is_ended`: the answer's end came; `is_abandoned`: the client left before that. `is_readable`: what passed
+    could be counted, events of content and the bytes of their text.
+    """
+
+    usage: Usage | None = None
+    content_events: int = 0
+    content_bytes: int = 0
+    is_served: bool = False
+    is_ended: bool = False
+    is_abandoned: bool = False
+    is_readable: bool = True
+
+
+def worst_case(effective: EffectiveRequest, model: Model) -> WorstCase:
+    """Return the most that a request can take: its input, and its ceiling for every candidate."""
+    input_tokens = bound_input_tokens(effective, model)
+    candidates = effective.view.candidates
+    ceiling = effective.view.token_ceiling
+    if ceiling is None:
+        ceiling = model.settings.max_output_tokens or model.settings.context_window
+    output_tokens = candidates * (ceiling or 0)
+    cost = cost_microdollars(model.settings.price, input_tokens=input_tokens, output_tokens=output_tokens)
+    return WorstCase(input_tokens, output_tokens, cost, is_bounded=ceiling is not None or candidates == 0)
+
+
+def close_ceiling(effective: EffectiveRequest, model: Model) -> tuple[EffectiveRequest, tuple[Adjustment, ...]]:
+    """Write a token ceiling into a request that left it open, since a limit has to hold its worst case.
+
+    The value is the API's default, else the model's `max_output_tokens`, else what its context window leaves. Raises
+    InvalidRequest where none of them says anything, naming the setting that is missing.
+    """
+    name = "max_tokens" if effective.endpoint is Endpoint.COMPLETIONS else model.settings.token_ceiling
+    if effective.view.candidates == 0 or effective.fields.get(name) is not None:
+        return effective, ()
+    ceiling = effective.view.token_ceiling
+    if ceiling is None:
+        ceiling = _configured_ceiling(effective, model, name)
+    elif effective.endpoint is not Endpoint.COMPLETIONS:
+        return effective, ()  # given under its other name
+    fields = {**effective.fields, name: ceiling}
+    written = Adjustment(parameter=name, before=None, after=ceiling, action=Action.DEFAULT)
+    return EffectiveRequest(effective.endpoint, fields, view_of(effective.endpoint, fields)), (written,)
+
+
+def _configured_ceiling(effective: EffectiveRequest, model: Model, name: str) -> int:
+    settings = model.settings
+    if settings.max_output_tokens is not None:
+        return settings.max_output_tokens
+    if settings.context_window is None:
+        raise InvalidRequest(
+            f"{name} is required here: a limit has to know the most tokens that this request can take. "
+            f"Send {name}, or have models.{model.name}.max_output_tokens set in the gateway's configuration.",
+            code="token_ceiling_missing",
+            param=name,
+        )
+    room = settings.context_window - bound_input_tokens(effective, model)
+    if room > 0:
+        return room
+    raise InvalidRequest(
+        f"{name} is required here: the input may fill the context window of {settings.context_window} tokens, "
+        f"which leaves no room to assume. Send {name}, or have models.{model.name}.max_output_tokens set.",
+        code="token_ceiling_missing",
+        param=name,
+    )
+
+
+def charge(effective: EffectiveRequest, model: Model, worst: WorstCase, seen: Seen) -> Charged:
+    """Return what a request that went upstream is charged, given what was seen of its answer.
+
+    The upstream's report is believed, but for several choices or prompts not below our own count, as some servers
+    report one of them only. Without a report the prompt and what was generated are estimated, never above the worst
+    case. A failure before the first token costs nothing; an answer that could not be seen costs the worst case.
+    """
+    if seen.usage is not None:
+        return _reported(effective, model, worst, seen, seen.usage)
+    has_generated = bool(seen.content_events or seen.content_bytes)
+    if not seen.is_served or not (has_generated or seen.is_ended or seen.is_abandoned):
+        return NOTHING
+    is_countable = seen.is_readable if seen.is_ended else effective.view.is_stream
+    if has_generated or is_countable:
+        return _counted(effective, model, worst, seen)
+    return at_worst(worst)
+
+
+def at_worst(worst: WorstCase) -> Charged:
+    """Charge what was held."""
+    return Charged(worst.input_tokens, worst.output_tokens, 0, 0, worst.cost_microdollars, "worst_case")
+
+
+def _reported(effective: EffectiveRequest, model: Model, worst: WorstCase, seen: Seen, usage: Usage) -> Charged:
+    own_input, own_output = _own_count(effective, worst, seen)
+    input_tokens, output_tokens = usage.input_tokens, usage.output_tokens
+    if effective.view.prompt_count > 1:
+        input_tokens = max(input_tokens, own_input)
+    if effective.view.candidates > 1:
+        output_tokens = max(output_tokens, own_output)
+    return _charged(
+        model,
+        input_tokens=input_tokens,
+        output_tokens=output_tokens,
+        cached_input_tokens=usage.cached_input_tokens,
+        reasoning_tokens=usage.reasoning_tokens,
+        known="reported" if (input_tokens, output_tokens) == (usage.input_tokens, usage.output_tokens) else "counted",
+    )
+
+
+def _counted(effective: EffectiveRequest, model: Model, worst: WorstCase, seen: Seen) -> Charged:
+    input_tokens, output_tokens = _own_count(effective, worst, seen)
+    return _charged(model, input_tokens=input_tokens, output_tokens=output_tokens, known="counted")
+
+
+def _own_count(effective: EffectiveRequest, worst: WorstCase, seen: Seen) -> tuple[int, int]:
+    """Return input and output as far as they can be told without a report, not above the worst case."""
+    input_tokens = min(estimate_input_tokens(effective), worst.input_tokens)
+    generated = max(seen.content_events, estimate_tokens(seen.content_bytes)) if effective.view.candidates else 0
+    return input_tokens, min(generated, worst.output_tokens) if worst.is_bounded else generated
+
+
+def _charged(  # noqa: PLR0913  a charge's parts, each by name
+    model: Model,
+    *,
+    input_tokens: int,
+    output_tokens: int,
+    cached_input_tokens: int = 0,
+    reasoning_tokens: int = 0,
+    known: Known,
+) -> Charged:
+    cost = cost_microdollars(
+        model.settings.price,
+        input_tokens=input_tokens,
+        output_tokens=output_tokens,
+        cached_input_tokens=cached_input_tokens,
+    )
+    return Charged(input_tokens, output_tokens, cached_input_tokens, reasoning_tokens, cost, known)

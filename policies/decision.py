@@ -9,13 +9,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from policies.cacheability import plan_cache
+from policies.charges import close_ceiling, worst_case
+from policies.errors import Forbidden
+from policies.limits import bind_limits, needs_ceiling
+from policies.parameters import apply_rules
+from policies.requests.dialects import check_model_bounds
+from policies.routing import order_candidates
+
 if TYPE_CHECKING:
     from policies.cacheability import CachePlan
     from policies.catalog import Deployment, Model
     from policies.charges import WorstCase
     from policies.limits import BoundLimit
+    from policies.merging import EffectivePolicy
     from policies.principals import Principal
     from policies.requests.asked import Adjustment, AskedRequest, EffectiveRequest
+    from policies.rulebook import Rulebook
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +40,59 @@ class Decision:
     asked: AskedRequest
     principal: Principal
     model: Model
+    policy: EffectivePolicy
     effective: EffectiveRequest
     adjustments: tuple[Adjustment, ...]
     worst_case: WorstCase
     limits: tuple[BoundLimit, ...]
     cache: CachePlan
     candidates: tuple[Deployment, ...]
+
+
+def decide(
+    asked: AskedRequest,
+    principal: Principal,
+    rulebook: Rulebook,
+    *,
+    cache_control: str | None,
+    draw: float,
+) -> Decision:
+    """Decide what happens to a request (SPEC §3 to §8).
+
+    `cache_control` is the request's header; `draw` a random number in [0, 1) that picks among deployments. Raises
+    UnknownModel, Forbidden, PolicyViolation or InvalidRequest.
+    """
+    model = rulebook.model(asked.model)
+    if not principal.may_use(model.name):
+        raise Forbidden(
+            f"The key's project {principal.project!r} may not use the model {asked.model[:100]!r}; "
+            "GET /v1/models lists those it may.",
+            code="model_not_allowed",
+            param="model",
+        )
+    policy = rulebook.policy_for(principal)
+    check_model_bounds(asked, model)
+    effective, adjustments = apply_rules(asked, policy, model)
+    if needs_ceiling(policy.limits, model) and effective.view.candidates:
+        effective, written = close_ceiling(effective, model)
+        adjustments = (*adjustments, *written)
+    worst = worst_case(effective, model)
+    return Decision(
+        asked=asked,
+        principal=principal,
+        model=model,
+        policy=policy,
+        effective=effective,
+        adjustments=adjustments,
+        worst_case=worst,
+        limits=bind_limits(policy.limits, principal, model, effective, worst),
+        cache=plan_cache(
+            effective,
+            model,
+            principal,
+            policy.cache,
+            cache_control,
+            api_version=asked.api_version if model.forwards_api_version else None,
+        ),
+        candidates=order_candidates(model.settings.deployments, draw),
+    )

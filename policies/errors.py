@@ -25,17 +25,21 @@ if TYPE_CHECKING:
 
 
 class Rejection(Exception):  # noqa: N818  the specification calls it a rejection, not an error
-    """A decision not to serve a request; `retryable` tells whether the same request may pass later."""
+    """A decision not to serve a request."""
 
     status_hint: ClassVar[int] = 400
-    type: ClassVar[str] = "invalid_request_error"
-    retryable: ClassVar[bool] = False
+    type: str = "invalid_request_error"
 
     def __init__(self, message: str, *, code: str | None = None, param: str | None = None) -> None:
         super().__init__(message)
         self.message = message
         self.code = code
         self.param = param
+
+    @property
+    def retryable(self) -> bool:
+        """Whether sending the same again can help."""
+        return False
 
 
 class InvalidRequest(Rejection):
@@ -119,11 +123,12 @@ class LimitExceeded(Rejection):
         headers: Sequence[tuple[str, str]] = (),
     ) -> None:
         super().__init__(message, code=code)
+        self.type = code  # OpenAI says insufficient_quota in both places
         self.retry_after_seconds = retry_after_seconds
         self.headers = tuple(headers)
 
     @property
-    def is_worth_retrying(self) -> bool:
+    def retryable(self) -> bool:
         """Whether an SDK should retry on its own: not for budgets, nor for waits above a minute (SPEC §5)."""
         wait = self.retry_after_seconds
         return wait is not None and wait <= 60 and self.code != "insufficient_quota"  # noqa: PLR2004  SPEC §5

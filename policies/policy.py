@@ -6,13 +6,13 @@ Holds the shape only. What a rule does is in `parameters`, what a limit binds in
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from policies.settings import Items, Milliseconds, Settings
 
-Number = Annotated[int | float, Field(strict=True)]
+Number = int | float
 
 
 class Rule(Settings):

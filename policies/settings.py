@@ -5,10 +5,11 @@ Holds the base class and the field types that several settings share; it knows n
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Annotated, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
 
 T = TypeVar("T")
 
@@ -26,7 +27,7 @@ def parse_duration_milliseconds(value: object) -> object:
     """Read `90s`, `7d`, `250ms` as milliseconds; a bare number is seconds. Anything else is left to fail."""
     if isinstance(value, bool):
         return value
-    if isinstance(value, (int, float)):
+    if isinstance(value, (int, float)) and math.isfinite(value):
         return round(value * 1000)
     if isinstance(value, str):
         found = _DURATION.fullmatch(value.strip())
@@ -37,5 +38,15 @@ def parse_duration_milliseconds(value: object) -> object:
     return value
 
 
-Milliseconds = Annotated[int, BeforeValidator(parse_duration_milliseconds), Field(ge=0)]
+def write_duration(milliseconds: int) -> str:
+    """Write a duration so that `parse_duration_milliseconds` reads it back as the same number."""
+    return f"{milliseconds}ms"
+
+
+Milliseconds = Annotated[
+    int,
+    Field(ge=0),
+    BeforeValidator(parse_duration_milliseconds, json_schema_input_type=int | float | str),
+    PlainSerializer(write_duration, return_type=str, when_used="json"),
+]
 Items = Annotated[tuple[T, ...], Field(strict=False)]

@@ -1,11 +1,81 @@
 """Tokens read from an answer, and the usage record that every finished request leaves (SPEC §11).
 
-Knows the shapes of `usage` objects and of the record; knows no price and no store.
+Knows the shapes of `usage` objects and of the record, and what of a client's text may stand in one: none of the
+prompt, and identifiers only up to a length. Knows no price, no store and no exchange.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeGuard
+
+import msgspec
+
+if TYPE_CHECKING:
+    from policies.requests.asked import Adjustment
+
+MAX_TEXT_CHARACTERS: Final = 256
+"""Longest identifier of a client or upstream that a record keeps; the rest is cut off."""
+MAX_UNKNOWN_FIELDS: Final = 32
+"""Most names of unknown fields that a record lists."""
+MAX_FIELD_NAME_CHARACTERS: Final = 64
+"""Longest name of an unknown field that a record keeps."""
+
+_MAX_TOKENS: Final = 2**53 - 1
+"""Largest count that every reader of JSON and Lua keeps exactly; a report above it is garbage."""
+_MAX_INTEGER: Final = 2**63 - 1
+
+_NUMBERS: Final = frozenset(
+    {
+        "best_of",
+        "cache_level",
+        "dimensions",
+        "echo",
+        "frequency_penalty",
+        "logprobs",
+        "max_completion_tokens",
+        "max_tokens",
+        "n",
+        "parallel_tool_calls",
+        "presence_penalty",
+        "seed",
+        "store",
+        "stream",
+        "temperature",
+        "top_logprobs",
+        "top_p",
+    }
+)
+"""Parameters that are recorded as asked, when they are numbers or booleans."""
+_COUNTED: Final = frozenset({"input", "logit_bias", "messages", "prompt", "stop", "tools"})
+"""Parameters that are recorded by how many items they hold."""
+_UNRECORDED: Final = frozenset(
+    {
+        "audio",
+        "completion_config",
+        "encoding_format",
+        "function_call",
+        "functions",
+        "metadata",
+        "modalities",
+        "model",
+        "prediction",
+        "prompt_cache_key",
+        "prompt_cache_retention",
+        "reasoning_effort",
+        "response_format",
+        "safety_identifier",
+        "service_tier",
+        "stream_options",
+        "suffix",
+        "tool_choice",
+        "user",
+        "verbosity",
+        "web_search_options",
+    }
+)
+"""Parameters of the API that hold text, or that the record has a field of its own for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,3 +86,178 @@ class Usage:
     output_tokens: int
     cached_input_tokens: int = 0
     reasoning_tokens: int = 0
+
+
+class RecordedAdjustment(msgspec.Struct, frozen=True):
+    """An adjustment without text: `before` and `after` are numbers, booleans, or how many items a list or map has."""
+
+    parameter: str
+    rule: str
+    policy: str | None
+    before: float | None
+    after: float | None
+
+
+class UsageRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """The one ledger line of a finished request; every field of SPEC §11, in the order it is written.
+
+    Tokens are counts, money whole micro-dollars, `…_milliseconds` Unix time, `…_seconds` durations. `owner` is a user
+    or, when `is_service_account`, a service account. `known` says how the tokens are known: reported, counted,
+    worst_case or none. `held_…` is the worst case that was held before, `saved_…` what a hit would have taken
+    upstream. Fields of a decision are None, 0 or empty where the request never came that far.
+    """
+
+    request_id: str
+    client_request_id: str | None
+    origin: str
+    started_milliseconds: int
+    ended_milliseconds: int | None
+    duration_seconds: float | None
+    time_to_first_token_seconds: float | None
+
+    organization: str
+    project: str
+    owner: str
+    is_service_account: bool
+    key: str
+    end_user: str | None
+
+    route: str
+    endpoint: str | None
+    dialect: str | None
+    model_asked: str | None
+    model: str | None
+    model_served: str | None
+    upstream: str | None
+    deployment: str | None
+    upstream_request_id: str | None
+    upstream_status: int | None
+    attempts: int
+    status: int
+    outcome: str
+    error_code: str | None
+
+    input_tokens: int
+    output_tokens: int
+    cached_input_tokens: int
+    reasoning_tokens: int
+    known: str
+    cost_microdollars: int
+    input_bound_tokens: int
+    held_tokens: int
+    held_cost_microdollars: int
+
+    cache: str
+    cache_reason: str | None
+    saved_input_tokens: int
+    saved_output_tokens: int
+    saved_microdollars: int
+
+    prompts: int
+    parameters: Mapping[str, float | bool]
+    unknown_fields: tuple[str, ...]
+    adjustments: tuple[RecordedAdjustment, ...]
+    policies: tuple[str, ...]
+    configuration_version: str
+
+
+def read_usage(usage: object) -> Usage | None:
+    """Read the `usage` member of an answer, in the spelling of completions and chat or of responses.
+
+    Garbage in one count is as if it were not there; without a count of the input there is no report, and None.
+    """
+    if not isinstance(usage, Mapping):
+        return None
+    total = _count(usage, "total_tokens")
+    output_tokens = _count(usage, "completion_tokens", "output_tokens")
+    input_tokens = _count(usage, "prompt_tokens", "input_tokens")
+    if input_tokens is None:
+        if total is None or output_tokens is None or total < output_tokens:
+            return None
+        input_tokens = total - output_tokens
+    if output_tokens is None:
+        output_tokens = max(0, total - input_tokens) if total is not None else 0
+    cached = _detail(usage, ("prompt_tokens_details", "input_tokens_details"), "cached_tokens")
+    reasoning = _detail(usage, ("completion_tokens_details", "output_tokens_details"), "reasoning_tokens")
+    return Usage(input_tokens, output_tokens, min(cached, input_tokens), min(reasoning, output_tokens))
+
+
+def _count(counts: Mapping[str, Any], *names: str) -> int | None:
+    for name in names:
+        value = counts.get(name)
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if type(value) is int and 0 <= value <= _MAX_TOKENS:
+            return value
+    return None
+
+
+def _detail(usage: Mapping[str, Any], groups: tuple[str, ...], name: str) -> int:
+    for group in groups:
+        details = usage.get(group)
+        if isinstance(details, Mapping):
+            return _count(details, name) or 0
+    return 0
+
+
+def bounded(text: str | None, most: int = MAX_TEXT_CHARACTERS) -> str | None:
+    """Cut a client's or upstream's identifier to `most` characters; what is cut is marked by an ellipsis.
+
+    Lone surrogates, which header values carry for bytes above ASCII, are written as escapes: JSON has no room for them.
+    """
+    if text is None:
+        return None
+    if not text.isascii():
+        text = text.encode("utf-8", "backslashreplace").decode()
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def recorded_parameters(fields: Mapping[str, Any]) -> dict[str, float | bool]:
+    """Return the request's parameters as a record may keep them: numbers, booleans and counts, never text.
+
+    A parameter that is counted stands under its name and `_count`; `[1, 2]` and one string both count as they hold.
+    """
+    kept: dict[str, float | bool] = {}
+    for name, value in fields.items():
+        if name in _NUMBERS:
+            if _is_plain(value):
+                kept[name] = value
+        elif name in _COUNTED and value is not None:
+            kept[f"{name}_count"] = _items(value)
+    return kept
+
+
+def unknown_fields(fields: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the names of members that are no parameter of the API: bounded in number and length, in their order."""
+    names = [name for name in fields if name not in _NUMBERS and name not in _COUNTED and name not in _UNRECORDED]
+    return tuple(name[:MAX_FIELD_NAME_CHARACTERS] for name in names[:MAX_UNKNOWN_FIELDS])
+
+
+def recorded_adjustments(adjustments: tuple[Adjustment, ...]) -> tuple[RecordedAdjustment, ...]:
+    """Return adjustments as a record may keep them."""
+    return tuple(
+        RecordedAdjustment(
+            parameter=each.parameter[:MAX_FIELD_NAME_CHARACTERS],
+            rule=each.action.value,
+            policy=each.policy,
+            before=_without_text(each.before),
+            after=_without_text(each.after),
+        )
+        for each in adjustments
+    )
+
+
+def _without_text(value: object) -> float | None:
+    if _is_plain(value):
+        return value
+    return len(value) if isinstance(value, list | dict) else None
+
+
+def _is_plain(value: object) -> TypeGuard[float | bool]:
+    if isinstance(value, int):
+        return -_MAX_INTEGER <= value <= _MAX_INTEGER
+    return isinstance(value, float)
+
+
+def _items(value: object) -> int:
+    return len(value) if isinstance(value, list | dict) else 1

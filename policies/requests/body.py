@@ -1,0 +1,99 @@
+"""A request body as bytes, read into JSON members and written back (SPEC §3).
+
+What is forwarded is written from what was read here, so that policy and upstream can never read different things. This
+file knows JSON and no parameter; how a body that could not be read is described is in `faults`.
+"""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from policies.errors import InvalidRequest
+from policies.requests import faults
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MAX_DEPTH = 64
+
+_DECODER = msgspec.json.Decoder(dict[str, Any])
+_ENCODER = msgspec.json.Encoder()
+_CONTAINERS = frozenset({dict, list})
+_LONG_BYTES = 16_384
+_FEW_OCCURRENCES = 500
+
+
+def decode_body(raw: bytes, *, max_depth: int = MAX_DEPTH) -> dict[str, Any]:
+    """Read a JSON object whose values keep their type and value exactly, integers of any size included.
+
+    Raises InvalidRequest, saying what is wrong and where, for anything but one UTF-8 object without duplicate keys (at
+    any depth), NaN, infinities or lone surrogates, nested at most `max_depth` levels, its own level included.
+    """
+    try:
+        fields = _DECODER.decode(raw)
+        if _may_be_deeper(raw, max_depth) and _is_deeper(fields, max_depth):
+            raise InvalidRequest(faults.describe(raw, faults.too_deep(max_depth), max_depth=max_depth))
+        has_duplicates = _has_duplicate_keys(raw, fields)
+    except RecursionError:
+        raise InvalidRequest(faults.describe(raw, faults.too_deep(max_depth), max_depth=max_depth)) from None
+    except msgspec.DecodeError as error:
+        raise InvalidRequest(faults.describe(raw, str(error), max_depth=max_depth)) from None
+    if has_duplicates:
+        raise InvalidRequest(faults.describe(raw, faults.DUPLICATE_KEY, max_depth=max_depth))
+    return fields
+
+
+def encode_body(fields: Mapping[str, Any]) -> bytes:
+    """Write members in their order, as compact UTF-8 JSON."""
+    return _ENCODER.encode(fields)
+
+
+def _has_duplicate_keys(raw: bytes, fields: dict[str, Any]) -> bool:
+    # A key that was overwritten left its quotes in the bytes and nothing in the tree: written back, the tree has fewer
+    # quotes. The one other difference in quotes is a quote spelled \u0022 (no other escape makes one), written back
+    # as \". So one encoding and two counts see every duplicate, whatever its depth and its spelling.
+    return _count(raw, b'"') + _count_escaped_quotes(raw) != _count(_ENCODER.encode(fields), b'"')
+
+
+def _count_escaped_quotes(raw: bytes) -> int:
+    if b"\\" not in raw or rb"\u0022" not in raw:
+        return 0
+    # Without the pairs of backslashes, every backslash left begins an escape.
+    return raw.replace(rb"\\", b"").count(rb"\u0022")
+
+
+def _count(data: bytes, byte: bytes) -> int:
+    if len(data) < _LONG_BYTES:
+        return data.count(byte)
+    # `find` skips to the next occurrence with memchr, `count` looks at every byte: ten times slower on a long text.
+    position = data.find(byte)
+    for found in range(_FEW_OCCURRENCES):
+        if position < 0:
+            return found
+        position = data.find(byte, position + 1)
+    return _FEW_OCCURRENCES + data.count(byte, position) if position >= 0 else _FEW_OCCURRENCES
+
+
+def _may_be_deeper(raw: bytes, max_depth: int) -> bool:
+    left = max_depth
+    for bracket in (b"{", b"["):
+        position = raw.find(bracket)
+        while position >= 0:
+            if not left:
+                return True
+            left -= 1
+            position = raw.find(bracket, position + 1)
+    return False
+
+
+def _is_deeper(fields: dict[str, Any], max_depth: int) -> bool:
+    level: list[Any] = [fields]
+    for _ in range(max_depth):
+        values = chain.from_iterable([c.values() if type(c) is dict else c for c in level])
+        level = [value for value in values if type(value) in _CONTAINERS]
+        if not level:
+            return False
+    return True

@@ -1,0 +1,182 @@
+"""The text completions request: its parameters with their ranges, and what couples `n` and `best_of` (SPEC §3, §4).
+
+Knows what clients may ask; which bounds a policy sets is in `parameters`, what a request costs in `charges`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from policies.errors import InvalidRequest
+from policies.requests.fields import (
+    MAX_CHOICES,
+    Biases,
+    CacheLevel,
+    Choices,
+    Count,
+    GenerationRequest,
+    Input,
+    Penalty,
+    Reconciled,
+    Stops,
+    count_inputs,
+    count_token_ids,
+    texts_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+
+    from policies.catalog import Model
+    from policies.requests.asked import AskedRequest
+
+DEFAULT_PROMPT = "<|endoftext|>"
+DEFAULT_MAX_TOKENS = 16
+
+
+class CompletionRequest(GenerationRequest):
+    """`POST /v1/completions`, as SPEC §3's table types it."""
+
+    defaults: ClassVar[Mapping[str, Any]] = {
+        "max_tokens": DEFAULT_MAX_TOKENS,
+        "temperature": 1,
+        "top_p": 1,
+        "n": 1,
+        "stream": False,
+        "echo": False,
+        "presence_penalty": 0,
+        "frequency_penalty": 0,
+    }
+    ceilings: ClassVar[tuple[str, ...]] = ("max_tokens",)
+    coupled: ClassVar[tuple[str, ...]] = ("n", "best_of")
+
+    prompt: Input | None = None
+    suffix: str | None = None
+    best_of: Choices | None = None
+    logprobs: Count | None = None
+    echo: bool | None = None
+    stop: Stops | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    logit_bias: Biases | None = None
+    completion_config: str | None = None
+    cache_level: CacheLevel | None = None
+
+    @property
+    def prompt_count(self) -> int:
+        """Prompts in the request."""
+        return 1 if self.prompt is None else count_inputs(self.prompt)
+
+    @property
+    def choices(self) -> int:
+        """Choices that the answer will hold: prompts × n."""
+        return self.prompt_count * (self.n or 1)
+
+    @property
+    def candidates(self) -> int:
+        """Candidates that are generated: prompts × max(n, best_of)."""
+        return self.prompt_count * max(self.n or 1, self.best_of or 1)
+
+    @property
+    def token_ceiling(self) -> int:
+        """Most tokens a candidate may have, as given or by the API's default."""
+        return DEFAULT_MAX_TOKENS if self.max_tokens is None else self.max_tokens
+
+    def input_texts(self) -> Sequence[str]:
+        """Every prompt given as text, and the suffix."""
+        texts = texts_of(DEFAULT_PROMPT if self.prompt is None else self.prompt)
+        return texts if self.suffix is None else (*texts, self.suffix)
+
+    def input_token_ids(self) -> int:
+        """How many input tokens were given as token ids."""
+        return 0 if self.prompt is None else count_token_ids(self.prompt)
+
+    def check_together(self) -> None:
+        """Refuse `best_of` below `n`, and above it on a stream (SPEC §3)."""
+        super().check_together()
+        if self.best_of is None:
+            return
+        n = self.n or 1
+        if self.best_of < n:
+            raise InvalidRequest(f"best_of is {self.best_of}; it must be at least n, which is {n}.", param="best_of")
+        if self.best_of > n and self.stream:
+            raise InvalidRequest(
+                f"best_of is {self.best_of} and n is {n}; with stream: true, best_of must equal n or be left out.",
+                param="best_of",
+            )
+
+    @classmethod
+    def reconcile(
+        cls,
+        fields: Mapping[str, Any],
+        defaulted: Collection[str],
+        permits: Callable[[str, int], bool],
+    ) -> Mapping[str, Reconciled] | None:
+        """Make `n` and `best_of` agree as well (SPEC §4): `n` follows a lowered `best_of`."""
+        changes = dict(super().reconcile(fields, defaulted, permits) or {})
+        n = int(fields.get("n") or 1)
+        best_of = None if fields.get("best_of") is None else int(fields["best_of"])
+        coupling = (_StreamCoupling if fields.get("stream") else _Coupling)(permits)
+        if best_of is not None and "best_of" in defaulted:
+            best_of = coupling.yielding(n, best_of)
+        pair = coupling.without_best_of(n) if best_of is None else coupling.pair(n, best_of)
+        if pair is None:
+            return None
+        if pair[0] != n:
+            changes["n"] = Reconciled(pair[0], because="best_of")
+        if pair[1] != fields.get("best_of"):
+            changes["best_of"] = Reconciled(pair[1], because="n")
+        return changes
+
+
+class _Coupling:
+    """Finds the valid pair of `n` and `best_of` near the wanted one: `n` is lowered first, then `best_of` raised."""
+
+    def __init__(self, permits: Callable[[str, int], bool]) -> None:
+        self._permits = permits
+
+    def pair(self, n: int, best_of: int) -> tuple[int, int | None] | None:
+        """Return the pair for a given `best_of`; None when policy permits none."""
+        lowered = ((lower, best_of) for lower in range(min(n, best_of), 0, -1))
+        return self._first_permitted(lowered) or self._first_permitted(self._raised(n, best_of))
+
+    def without_best_of(self, n: int) -> tuple[int, int | None] | None:
+        """Return the pair for an absent `best_of`, which counts as `n`, so that its cap binds `n` too."""
+        common = self._first_permitted((lower, lower) for lower in range(n, 0, -1))
+        return (common[0], None) if common else self.pair(n, n)
+
+    def yielding(self, n: int, best_of: int) -> int | None:
+        """Return what a `best_of` that nobody asked for becomes beside an `n` that somebody did."""
+        return best_of if best_of > n else None
+
+    def _raised(self, n: int, best_of: int) -> Iterator[tuple[int, int]]:
+        return ((n, higher) for higher in range(max(n, best_of), MAX_CHOICES + 1))
+
+    def _first_permitted(self, pairs: Iterable[tuple[int, int]]) -> tuple[int, int] | None:
+        return next((p for p in pairs if self._permits("n", p[0]) and self._permits("best_of", p[1])), None)
+
+
+class _StreamCoupling(_Coupling):
+    """On a stream the two must be equal."""
+
+    def pair(self, n: int, best_of: int) -> tuple[int, int | None] | None:
+        lowered = ((both, both) for both in range(min(n, best_of), 0, -1))
+        return self._first_permitted(lowered) or self._first_permitted(self._raised(n, best_of))
+
+    def yielding(self, n: int, best_of: int) -> int | None:
+        del n, best_of
+        return None
+
+    def _raised(self, n: int, best_of: int) -> Iterator[tuple[int, int]]:
+        return ((both, both) for both in range(max(n, best_of), MAX_CHOICES + 1))
+
+
+def check_model_bounds(asked: AskedRequest, model: Model) -> None:
+    """Refuse more `logprobs` than the model is configured for (SPEC §3). Raises InvalidRequest."""
+    logprobs = asked.view.logprobs if isinstance(asked.view, CompletionRequest) else None
+    most = model.settings.max_logprobs
+    if logprobs is not None and logprobs > most:
+        raise InvalidRequest(
+            f"logprobs is {logprobs}; it must be an integer from 0 to {most} for the model {model.name!r}.",
+            param="logprobs",
+        )

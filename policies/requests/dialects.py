@@ -1,0 +1,131 @@
+"""The three spellings of the API, read into one `AskedRequest` (SPEC §2, §3).
+
+Knows where each dialect keeps its model, and the shapes that one client library writes where the API has no lists (S3).
+Ranges and types of parameters are in the endpoints' modules; which paths exist is the table of routes' business.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from policies.errors import InvalidRequest
+from policies.requests.asked import Action, Adjustment, AskedRequest, Dialect, Endpoint
+from policies.requests.chat import ChatRequest
+from policies.requests.completions import CompletionRequest, check_model_bounds
+from policies.requests.embeddings import EmbeddingRequest
+from policies.requests.fields import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+__all__ = ["REQUEST_TYPES", "check_model_bounds", "read_request", "view_of"]
+
+REQUEST_TYPES: Mapping[Endpoint, type[ChatRequest | CompletionRequest | EmbeddingRequest]] = {
+    Endpoint.COMPLETIONS: CompletionRequest,
+    Endpoint.CHAT: ChatRequest,
+    Endpoint.EMBEDDINGS: EmbeddingRequest,
+}
+
+_PAIR = 2
+
+
+def read_request(
+    *,
+    endpoint: Endpoint,
+    dialect: Dialect,
+    fields: Mapping[str, Any],
+    path_model: str | None,
+    api_version: str | None,
+) -> AskedRequest:
+    """Read a body's members as a valid request.
+
+    `path_model` is the model that the path names, percent-decoded, in the dialects that have one there. Raises
+    InvalidRequest, naming the parameter, its value and its range.
+    """
+    model = _model(dialect, fields.get("model"), path_model)
+    if dialect is Dialect.AZURE and not api_version:
+        raise InvalidRequest(
+            "The query must carry an api-version, such as ?api-version=2024-10-21.", param="api-version"
+        )
+    members = {name: value for name, value in fields.items() if name != "model"}
+    adjustments = _normalise(members) if endpoint is Endpoint.COMPLETIONS else ()
+    return AskedRequest(
+        endpoint=endpoint,
+        dialect=dialect,
+        model=model,
+        fields=members,
+        view=view_of(endpoint, members),
+        adjustments=adjustments,
+        api_version=api_version,
+    )
+
+
+def view_of(endpoint: Endpoint, fields: Mapping[str, Any]) -> ChatRequest | CompletionRequest | EmbeddingRequest:
+    """Validate members (without `model`) as a request to an endpoint. Raises InvalidRequest."""
+    return REQUEST_TYPES[endpoint].read(fields)
+
+
+def _model(dialect: Dialect, given: Any, path_model: str | None) -> str:  # noqa: ANN401  any JSON value
+    if dialect is Dialect.OPENAI:
+        return _model_of_body(given)
+    if not path_model:
+        raise InvalidRequest("The path names no model.", param="model")
+    # Azure's official client leaves a model in the body, which that API ignores.
+    if dialect is Dialect.ENGINES and given is not None and given != path_model:
+        raise InvalidRequest(
+            f"model is {shown(given)}, but the path names {shown(path_model)}; leave it out of the body.", param="model"
+        )
+    return path_model
+
+
+def _model_of_body(given: Any) -> str:  # noqa: ANN401  any JSON value
+    if given is None:
+        raise InvalidRequest("model is missing; it must be the name of a model, a string.", param="model")
+    if not isinstance(given, str) or not given:
+        raise InvalidRequest(f"model is {shown(given)}; it must be the name of a model, a string.", param="model")
+    return given
+
+
+def _normalise(members: dict[str, Any]) -> tuple[Adjustment, ...]:
+    """Write S3's lists as what the API takes, in place; a shape without a plain meaning is left to be refused."""
+    adjustments: list[Adjustment] = []
+    for name, read in _LIST_SHAPES.items():
+        before = members.get(name)
+        if isinstance(before, list | dict):
+            after = read(before)
+            if after is not None and after is not before:
+                members[name] = after
+                adjustments.append(Adjustment(name, before, after, Action.NORMALISE))
+    return tuple(adjustments)
+
+
+def _only_element(value: Any) -> Any:  # noqa: ANN401  any JSON value
+    return value[0] if isinstance(value, list) and len(value) == 1 else None
+
+
+def _only_count(value: Any) -> Any:  # noqa: ANN401  any JSON value
+    pairs = _pairs(value)
+    return pairs[0][1] if pairs is not None and len(pairs) == 1 else None
+
+
+def _as_map(value: Any) -> Any:  # noqa: ANN401  any JSON value
+    pairs = value if isinstance(value, dict) else _pairs(value)
+    if pairs is None or isinstance(pairs, dict):
+        return pairs
+    mapped = {str(token): bias for token, bias in pairs}
+    return mapped if len(mapped) == len(pairs) else None
+
+
+def _pairs(value: dict[str, Any] | list[Any]) -> list[tuple[Any, Any]] | None:
+    """Read `[[name, value], …]` or an object as pairs; None when it is neither."""
+    if isinstance(value, dict):
+        return list(value.items())
+    is_pairs = all(isinstance(item, list) and len(item) == _PAIR and type(item[0]) in {str, int} for item in value)
+    return [(name, inner) for name, inner in value] if is_pairs else None
+
+
+_LIST_SHAPES: Mapping[str, Callable[[Any], Any]] = {
+    "echo": _only_element,
+    "best_of": _only_count,
+    "logit_bias": _as_map,
+}

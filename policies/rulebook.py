@@ -1,0 +1,58 @@
+"""All that a configuration says about deciding, prepared for look-ups: models by any of their names, merged policies.
+
+Immutable once built; a reload builds another. Knows no keys, addresses or secrets.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from policies.catalog import Model
+from policies.errors import UnknownModel
+from policies.merging import EffectivePolicy, merge
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+    from policies.catalog import ModelSettings
+    from policies.policy import Policy
+    from policies.principals import Principal
+
+
+class Rulebook:
+    """The models and policies of one configuration."""
+
+    def __init__(
+        self,
+        models: Mapping[str, ModelSettings],
+        policies: Mapping[str, Policy],
+        version_forwarding_upstreams: Collection[str] = (),
+    ) -> None:
+        self.models = {
+            name: Model(name, settings, any(d.upstream in version_forwarding_upstreams for d in settings.deployments))
+            for name, settings in models.items()
+        }
+        self._by_name = dict(self.models)
+        for model in self.models.values():
+            self._by_name.update(dict.fromkeys(model.settings.aliases, model))
+        self._policies = policies
+        self._merged: dict[tuple[str, ...], EffectivePolicy] = {}
+
+    def model(self, name: str) -> Model:
+        """Return the model that clients call `name`, by its own name or an alias. Raises UnknownModel."""
+        found = self._by_name.get(name)
+        if found is None:
+            raise UnknownModel(f"The model {name[:100]!r} does not exist; GET /v1/models lists those you may use.")
+        return found
+
+    def usable_names(self, principal: Principal) -> Iterable[str]:
+        """Every name, aliases included, under which a principal may ask for a model, in alphabetical order."""
+        return sorted(name for name, model in self._by_name.items() if principal.may_use(model.name))
+
+    def policy_for(self, principal: Principal) -> EffectivePolicy:
+        """Return the merged policy of a principal's levels."""
+        merged = self._merged.get(principal.policies)
+        if merged is None:
+            merged = merge([(name, self._policies[name]) for name in principal.policies])
+            self._merged[principal.policies] = merged
+        return merged

@@ -1,0 +1,333 @@
+"""Equal and different requests, from their JSON text to their key (SPEC §6)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policies.cache_keys import cache_key, canonical_fields
+from policies.requests.asked import Dialect, EffectiveRequest, Endpoint
+from policies.requests.body import decode_body
+from policies.requests.dialects import read_request
+
+MODEL = "m"
+ALICE = ("user", "org", "user", "alice")
+BASES = {
+    Endpoint.COMPLETIONS: {"prompt": '"p"', "temperature": "0", "max_tokens": "8"},
+    Endpoint.CHAT: {"messages": '[{"role":"user","content":"p"}]', "temperature": "0"},
+    Endpoint.EMBEDDINGS: {"input": '"p"'},
+}
+TEXT, CHAT, VECTOR = Endpoint.COMPLETIONS, Endpoint.CHAT, Endpoint.EMBEDDINGS
+
+
+def effective(
+    body: str, endpoint: Endpoint = TEXT, dialect: Dialect = Dialect.OPENAI, path_model: str | None = None
+) -> EffectiveRequest:
+    asked = read_request(
+        endpoint=endpoint,
+        dialect=dialect,
+        fields=decode_body(body.encode()),
+        path_model=path_model,
+        api_version="2024-06-01" if dialect is Dialect.AZURE else None,
+    )
+    return EffectiveRequest(asked.endpoint, asked.fields, asked.view)
+
+
+def key(body: str, endpoint: Endpoint = TEXT, scope: tuple[str, ...] = ALICE) -> str:
+    return cache_key(effective(body, endpoint), MODEL, scope=scope)
+
+
+def extended(extra: str, endpoint: Endpoint = TEXT) -> str:
+    """Return the base body with more members, or with members replaced by ones of the same name."""
+    replaced = decode_body(b"{" + extra.encode() + b"}")
+    base = [f'"{name}":{text}' for name, text in BASES[endpoint].items() if name not in replaced]
+    return "{" + ",".join(['"model":"m"', *base, *([extra] if extra else [])]) + "}"
+
+
+EQUAL_BODIES = {
+    "members in another order": (
+        '{"model":"m","prompt":"p","temperature":0}',
+        '{"temperature":0,"prompt":"p","model":"m"}',
+    ),
+    "white space between members": (
+        '{"model":"m","prompt":"p","temperature":0}',
+        '{ "model" :\t"m",\n\r "prompt": "p" , "temperature":0 }',
+    ),
+    "an escaped letter and the letter": (
+        '{"model":"m","prompt":"cat"}',
+        '{"model":"m","prompt":"\\u0063at"}',
+    ),
+    "an escaped emoji and the emoji": (
+        '{"model":"m","prompt":"\U0001f600"}',
+        '{"model":"m","prompt":"\\ud83d\\ude00"}',
+    ),
+    "an escaped slash and the slash": ('{"model":"m","prompt":"a/b"}', '{"model":"m","prompt":"a\\/b"}'),
+    "an escaped name and the name": ('{"model":"m","prompt":"p"}', '{"model":"m","\\u0070rompt":"p"}'),
+    "nested members in another order": (
+        '{"model":"m","prompt":"p","guided":{"a":1,"b":[{"c":1,"d":2}]}}',
+        '{"model":"m","prompt":"p","guided":{"b":[{"d":2,"c":1}],"a":1}}',
+    ),
+}
+
+# endpoint, members of one request, members of the other; each is added to the base body
+EQUAL = {
+    "temperature 0 and 0.0": (TEXT, '"temperature":0', '"temperature":0.0'),
+    "temperature 0 and -0.0": (TEXT, '"temperature":0', '"temperature":-0.0'),
+    "temperature 0 and 0e3": (TEXT, '"temperature":0', '"temperature":0e3'),
+    "temperature 0.5 and 5e-1": (TEXT, '"temperature":0.5', '"temperature":5e-1'),
+    "top_p 1 and 1.0": (TEXT, '"top_p":1', '"top_p":1.0'),
+    "seed 7 and 7.0": (TEXT, '"seed":7', '"seed":7.0'),
+    "max_tokens 8 and 8.0": (TEXT, '"max_tokens":8', '"max_tokens":8.0'),
+    "logprobs 2 and 2.0": (TEXT, '"logprobs":2', '"logprobs":2.0'),
+    "n 2 and 2.0": (TEXT, '"n":2', '"n":2.0'),
+    "n 1 and absent": (TEXT, '"n":1', ""),
+    "n 1.0 and absent": (TEXT, '"n":1.0', ""),
+    "n null and absent": (TEXT, '"n":null', ""),
+    "best_of 1 and absent": (TEXT, '"best_of":1', ""),
+    "best_of as n and absent": (TEXT, '"n":3,"best_of":3', '"n":3'),
+    "best_of null and absent": (TEXT, '"best_of":null', ""),
+    "echo false and absent": (TEXT, '"echo":false', ""),
+    "suffix null and absent": (TEXT, '"suffix":null', ""),
+    "presence_penalty 0 and absent": (TEXT, '"presence_penalty":0', ""),
+    "frequency_penalty 0.0 and absent": (TEXT, '"frequency_penalty":0.0', ""),
+    "stop null and absent": (TEXT, '"stop":null', ""),
+    "logit_bias null and absent": (TEXT, '"logit_bias":null', ""),
+    "logprobs null and absent": (TEXT, '"logprobs":null', ""),
+    "an unknown field null and absent": (TEXT, '"num_ctx":null', ""),
+    "logit_bias -100 and -100.0": (TEXT, '"logit_bias":{"5":-100}', '"logit_bias":{"5":-100.0}'),
+    "logit_bias in another order": (TEXT, '"logit_bias":{"5":1,"6":2}', '"logit_bias":{"6":2,"5":1}'),
+    "logit_bias as pairs and as a map": (TEXT, '"logit_bias":[["5",1]]', '"logit_bias":{"5":1}'),
+    "echo as a list of one": (TEXT, '"echo":[true]', '"echo":true'),
+    "an array of one prompt and the prompt": (TEXT, '"prompt":["p"]', '"prompt":"p"'),
+    "an array of one token prompt and the prompt": (TEXT, '"prompt":[[1,2]]', '"prompt":[1,2]'),
+    "stop as an array of one and as a string": (TEXT, '"stop":["x"]', '"stop":"x"'),
+    "streamed and not": (TEXT, '"stream":true', '"stream":false'),
+    "streamed and absent": (TEXT, '"stream":true', ""),
+    "stream options": (TEXT, '"stream":true,"stream_options":{"include_usage":true}', ""),
+    "another user": (TEXT, '"user":"alice"', '"user":"bob"'),
+    "safety_identifier": (TEXT, '"safety_identifier":"a"', ""),
+    "metadata": (TEXT, '"metadata":{"a":"b"}', ""),
+    "prompt_cache_key": (TEXT, '"prompt_cache_key":"k"', ""),
+    "prompt_cache_retention": (TEXT, '"prompt_cache_retention":"24h"', ""),
+    "cache_level 2": (TEXT, '"cache_level":2', ""),
+    "chat: logprobs false and absent": (CHAT, '"logprobs":false', ""),
+    "chat: n 1 and absent": (CHAT, '"n":1', ""),
+    "chat: stop as an array of one": (CHAT, '"stop":["x"]', '"stop":"x"'),
+    "chat: max_completion_tokens 8 and 8.0": (CHAT, '"max_completion_tokens":8', '"max_completion_tokens":8.0'),
+    "chat: store false and null": (CHAT, '"store":null', ""),
+    "embeddings: an array of one and its text": (VECTOR, '"input":["p"]', '"input":"p"'),
+    "embeddings: an array of one token input": (VECTOR, '"input":[[1,2]]', '"input":[1,2]'),
+    "embeddings: another user": (VECTOR, '"user":"a"', ""),
+}
+
+DIFFERENT = {
+    "another prompt": (TEXT, '"prompt":"p"', '"prompt":"q"'),
+    "an empty prompt and none": (TEXT, '"prompt":""', '"prompt":null'),
+    "the end-of-text marker and no prompt": (TEXT, '"prompt":"<|endoftext|>"', '"prompt":null'),
+    "a space at the prompt's end": (TEXT, '"prompt":"p"', '"prompt":"p "'),
+    "a space at the prompt's beginning": (TEXT, '"prompt":"p"', '"prompt":" p"'),
+    "a line end LF and CRLF": (TEXT, '"prompt":"a\\nb"', '"prompt":"a\\r\\nb"'),
+    "another case": (TEXT, '"prompt":"p"', '"prompt":"P"'),
+    "NFC and NFD": (TEXT, '"prompt":"\\u00e9"', '"prompt":"e\\u0301"'),
+    "a zero-width space": (TEXT, '"prompt":"p"', '"prompt":"p\\u200b"'),
+    "the replacement character and another": (TEXT, '"prompt":"\\ufffd"', '"prompt":"\\ufffe"'),
+    "a NUL at the end": (TEXT, '"prompt":"p"', '"prompt":"p\\u0000"'),
+    "text that looks like tokens": (TEXT, '"prompt":"[1, 2]"', '"prompt":[1,2]'),
+    "compact text that looks like tokens": (TEXT, '"prompt":"[1,2]"', '"prompt":[1,2]'),
+    "text that looks like an array of texts": (TEXT, '"prompt":"[\\"p\\"]"', '"prompt":["p"]'),
+    "one token and its digit": (TEXT, '"prompt":[1]', '"prompt":"1"'),
+    "two prompts and one joined": (TEXT, '"prompt":["a","b"]', '"prompt":"ab"'),
+    "two prompts split elsewhere": (TEXT, '"prompt":["ab","c"]', '"prompt":["a","bc"]'),
+    "two prompts in another order": (TEXT, '"prompt":["a","b"]', '"prompt":["b","a"]'),
+    "the same prompt once and twice": (TEXT, '"prompt":["a","a"]', '"prompt":"a"'),
+    "two token prompts and one joined": (TEXT, '"prompt":[[1],[2]]', '"prompt":[[1,2]]'),
+    "n 2 and absent": (TEXT, '"n":2', ""),
+    "best_of 2 and absent": (TEXT, '"best_of":2', ""),
+    "best_of above n": (TEXT, '"n":2,"best_of":3', '"n":2'),
+    "n 2 and best_of 2": (TEXT, '"n":2', '"best_of":2'),
+    "suffix empty and absent": (TEXT, '"suffix":""', ""),
+    "suffix given": (TEXT, '"suffix":" end"', ""),
+    "echo true and absent": (TEXT, '"echo":true', ""),
+    "logprobs 0 and absent": (TEXT, '"logprobs":0', ""),
+    "logprobs 1 and 2": (TEXT, '"logprobs":1', '"logprobs":2'),
+    "stop given and absent": (TEXT, '"stop":["."]', ""),
+    "stop empty and absent": (TEXT, '"stop":[]', ""),
+    "stop an empty string and absent": (TEXT, '"stop":""', ""),
+    "stops in another order": (TEXT, '"stop":["a","b"]', '"stop":["b","a"]'),
+    "two stops and one joined": (TEXT, '"stop":["a","b"]', '"stop":"ab"'),
+    "presence and frequency swapped": (TEXT, '"presence_penalty":0.5', '"frequency_penalty":0.5'),
+    "presence_penalty 0.5 and absent": (TEXT, '"presence_penalty":0.5', ""),
+    "frequency_penalty -0.5 and 0.5": (TEXT, '"frequency_penalty":-0.5', '"frequency_penalty":0.5'),
+    "logit_bias given": (TEXT, '"logit_bias":{"50256":-100}', ""),
+    "logit_bias empty and absent": (TEXT, '"logit_bias":{}', ""),
+    "logit_bias of another token": (TEXT, '"logit_bias":{"5":1}', '"logit_bias":{"6":1}'),
+    "temperature 0 and 1e-7": (TEXT, '"temperature":0', '"temperature":1e-7'),
+    "temperature 0 and absent": (TEXT, '"temperature":0', '"temperature":null'),
+    "temperature 1 and absent, for models differ": (TEXT, '"temperature":1', '"temperature":null'),
+    "top_p 1 and absent, for models differ": (TEXT, '"top_p":1', ""),
+    "top_p 0.5 and absent": (TEXT, '"top_p":0.5', ""),
+    "max_tokens 16 and absent, for models differ": (TEXT, '"max_tokens":16', '"max_tokens":null'),
+    "max_tokens 0 and absent": (TEXT, '"max_tokens":0', '"max_tokens":null'),
+    "max_tokens 8 and 9": (TEXT, '"max_tokens":8', '"max_tokens":9'),
+    "seed 0 and absent": (TEXT, '"seed":0', ""),
+    "seed 1 and -1": (TEXT, '"seed":1', '"seed":-1'),
+    "seeds around 2^53": (TEXT, '"seed":9007199254740992', '"seed":9007199254740993'),
+    "seeds at the end of 64 bits": (TEXT, '"seed":9223372036854775807', '"seed":9223372036854775806'),
+    "completion_config": (TEXT, '"completion_config":"a"', ""),
+    "an unknown field": (TEXT, '"num_ctx":8192', ""),
+    "another name of an unknown field": (TEXT, '"num_ctx":1', '"num_ctz":1'),
+    "an unknown field 0 and absent": (TEXT, '"x":0', ""),
+    "an unknown field false and absent": (TEXT, '"x":false', ""),
+    "an unknown field empty and absent": (TEXT, '"x":""', ""),
+    "an unknown field 1 and 1.0": (TEXT, '"x":1', '"x":1.0'),
+    "an unknown field 0.0 and -0.0": (TEXT, '"x":0.0', '"x":-0.0'),
+    "an unknown field true and 1": (TEXT, '"x":true', '"x":1'),
+    "an unknown field false and 0": (TEXT, '"x":false', '"x":0'),
+    "an unknown field 1 and its digit": (TEXT, '"x":1', '"x":"1"'),
+    "an unknown field of one and its element": (TEXT, '"x":["a"]', '"x":"a"'),
+    "an unknown field's nested null": (TEXT, '"x":{"a":null}', '"x":{}'),
+    "an unknown field's array order": (TEXT, '"x":[1,2]', '"x":[2,1]'),
+    "an unknown field's nested 1 and 1.0": (TEXT, '"x":{"a":[1]}', '"x":{"a":[1.0]}'),
+    "unknown integers beyond 64 bits": (TEXT, '"x":18446744073709551616', '"x":18446744073709551617'),
+    "a field of another endpoint": (TEXT, '"top_logprobs":1', '"top_logprobs":1.0'),
+    "guided_json": (TEXT, '"guided_json":{"type":"object"}', ""),
+    "a member that spells others": (TEXT, '"x":"1,\\"y\\":2"', '"x":"1","y":2'),
+    "chat: other content": (CHAT, '"messages":[{"role":"user","content":"q"}]', ""),
+    "chat: another role": (CHAT, '"messages":[{"role":"system","content":"p"}]', ""),
+    "chat: a message split in two": (
+        CHAT,
+        '"messages":[{"role":"user","content":"a"},{"role":"user","content":"b"}]',
+        '"messages":[{"role":"user","content":"ab"}]',
+    ),
+    "chat: tools": (CHAT, '"tools":[{"type":"function","function":{"name":"f"}}]', ""),
+    "chat: another tool": (
+        CHAT,
+        '"tools":[{"type":"function","function":{"name":"f"}}]',
+        '"tools":[{"type":"function","function":{"name":"g"}}]',
+    ),
+    "chat: tools empty and absent": (CHAT, '"tools":[]', ""),
+    "chat: response_format": (CHAT, '"response_format":{"type":"json_object"}', ""),
+    "chat: tool_choice": (CHAT, '"tool_choice":"none"', ""),
+    "chat: reasoning_effort": (CHAT, '"reasoning_effort":"high"', ""),
+    "chat: logprobs true": (CHAT, '"logprobs":true', ""),
+    "chat: top_logprobs": (CHAT, '"logprobs":true,"top_logprobs":2', '"logprobs":true'),
+    "chat: the two names of the ceiling": (CHAT, '"max_tokens":8', '"max_completion_tokens":8'),
+    "chat: an unknown best_of 1": (CHAT, '"best_of":1', ""),
+    "chat: store false and absent": (CHAT, '"store":false', ""),
+    "embeddings: dimensions": (VECTOR, '"dimensions":256', ""),
+    "embeddings: base64 and floats": (VECTOR, '"encoding_format":"base64"', '"encoding_format":"float"'),
+    "embeddings: base64 and absent": (VECTOR, '"encoding_format":"base64"', ""),
+    "embeddings: inputs in another order": (VECTOR, '"input":["a","b"]', '"input":["b","a"]'),
+    "embeddings: an unknown n 1": (VECTOR, '"n":1', ""),
+}
+
+
+def rows(table: dict[str, tuple[Endpoint, str, str]]) -> list[object]:
+    return [pytest.param(*row, id=name) for name, row in table.items()]
+
+
+@pytest.mark.parametrize(("one", "other"), [pytest.param(*row, id=name) for name, row in EQUAL_BODIES.items()])
+def test_spelling_makes_no_difference(one: str, other: str) -> None:
+    assert key(one) == key(other)
+
+
+@pytest.mark.parametrize(("endpoint", "one", "other"), rows(EQUAL))
+def test_equal_requests_have_one_key(endpoint: Endpoint, one: str, other: str) -> None:
+    assert key(extended(one, endpoint), endpoint) == key(extended(other, endpoint), endpoint)
+
+
+@pytest.mark.parametrize(("endpoint", "one", "other"), rows(DIFFERENT))
+def test_different_requests_have_different_keys(endpoint: Endpoint, one: str, other: str) -> None:
+    assert key(extended(one, endpoint), endpoint) != key(extended(other, endpoint), endpoint)
+
+
+def test_all_different_requests_differ_from_one_another() -> None:
+    bodies = {
+        (endpoint, extended(extra, endpoint)) for endpoint, one, other in DIFFERENT.values() for extra in (one, other)
+    }
+    assert len({key(body, endpoint) for endpoint, body in bodies}) > len(DIFFERENT)
+
+
+@pytest.mark.parametrize(
+    ("dialect", "body", "path_model"),
+    [
+        pytest.param(Dialect.ENGINES, '{"prompt":"p","temperature":0}', "m", id="the engines path"),
+        pytest.param(Dialect.AZURE, '{"prompt":"p","temperature":0}', "m", id="the deployments path"),
+        pytest.param(
+            Dialect.AZURE, '{"model":"gpt","prompt":"p","temperature":0}', "m", id="the deployments path, model ignored"
+        ),
+    ],
+)
+def test_the_dialects_share_entries(dialect: Dialect, body: str, path_model: str) -> None:
+    other = cache_key(effective(body, dialect=dialect, path_model=path_model), MODEL, scope=ALICE)
+    assert other == key('{"model":"m","prompt":"p","temperature":0}')
+
+
+@pytest.mark.parametrize(
+    ("model", "scope", "api_version"),
+    [
+        pytest.param("m-b", ALICE, None, id="another model"),
+        pytest.param(MODEL, ("user", "org", "user", "bob"), None, id="another user"),
+        pytest.param(MODEL, ("user", "org", "service_account", "alice"), None, id="a service account of the same id"),
+        pytest.param(MODEL, ("user", "org", "useralice"), None, id="a scope that spells alike"),
+        pytest.param(MODEL, ("organization", "org"), None, id="another level"),
+        pytest.param(MODEL, ALICE, "2024-06-01", id="an api-version that changes the address"),
+    ],
+)
+def test_model_scope_and_address_are_part_of_the_key(
+    model: str, scope: tuple[str, ...], api_version: str | None
+) -> None:
+    request = effective('{"model":"m","prompt":"p"}')
+    assert cache_key(request, model, scope=scope, api_version=api_version) != cache_key(request, MODEL, scope=ALICE)
+
+
+def test_endpoints_never_share_an_entry() -> None:
+    fields = {"prompt": "p", "input": "p", "messages": [{"role": "user", "content": "p"}]}
+    keys = {
+        cache_key(EffectiveRequest(endpoint, fields, effective('{"model":"m"}').view), MODEL, scope=ALICE)
+        for endpoint in Endpoint
+    }
+    assert len(keys) == len(Endpoint)
+
+
+def test_the_body_cannot_forge_a_scope() -> None:
+    bob = ("user", "org", "user", "bob")
+    forged = '{"model":"m","prompt":"p","scope":["user","org","user","bob"]}'
+    assert key(forged) != key('{"model":"m","prompt":"p"}', scope=bob)
+
+
+def test_a_key_is_sixty_four_hexadecimal_digits() -> None:
+    made = key('{"model":"m","prompt":"p"}')
+    assert len(made) == 64
+    assert int(made, 16) >= 0
+
+
+def test_the_effective_request_is_not_changed() -> None:
+    fields = {"prompt": ["p"], "stop": ["x"], "temperature": 0.0, "logit_bias": {"5": 1.0}, "stream": True}
+    before = repr(fields)
+    canonical_fields(Endpoint.COMPLETIONS, fields)
+    assert repr(fields) == before
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text('ab"\\1'),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("ab", max_size=2), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(VALUES, VALUES)
+def test_unknown_values_collide_only_when_they_are_the_same(one: object, other: object) -> None:
+    view = effective('{"model":"m"}').view
+    keys = {cache_key(EffectiveRequest(TEXT, {"x": value}, view), MODEL, scope=ALICE) for value in (one, other)}
+    assert (len(keys) == 1) is (typed(one) == typed(other))
+
+
+def typed(value: object) -> object:
+    """Return a value that is equal only to itself in the same JSON type."""
+    if isinstance(value, dict):
+        return {name: typed(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [typed(each) for each in value]
+    return repr(value)

@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import pytest
+
+from policies.cacheability import Keyed
+from policies.freshness import Fit, age_milliseconds, age_seconds, judge, left_seconds
+
+HOUR = Keyed("k", ttl_seconds=3600)
+MINUTE_AT_MOST = Keyed("k", ttl_seconds=3600, max_age_seconds=60)
+NO_AGE = Keyed("k", ttl_seconds=3600, max_age_seconds=0)
+LONG_AGE = Keyed("k", ttl_seconds=60, max_age_seconds=3600)
+
+
+@pytest.mark.parametrize(
+    ("plan", "age", "expected"),
+    [
+        pytest.param(HOUR, 0, Fit.GOOD, id="just stored"),
+        pytest.param(HOUR, 3_599_999, Fit.GOOD, id="a moment before its end"),
+        pytest.param(HOUR, 3_600_000, Fit.STALE, id="at its end"),
+        pytest.param(MINUTE_AT_MOST, 59_999, Fit.GOOD, id="younger than the client takes"),
+        pytest.param(MINUTE_AT_MOST, 60_000, Fit.TOO_OLD, id="older than the client takes"),
+        pytest.param(MINUTE_AT_MOST, 3_600_000, Fit.STALE, id="stale comes before too old"),
+        pytest.param(NO_AGE, 0, Fit.TOO_OLD, id="max-age 0 takes nothing stored"),
+        pytest.param(LONG_AGE, 60_000, Fit.STALE, id="max-age does not lengthen a life"),
+    ],
+)
+def test_age_is_judged(plan: Keyed, age: int, expected: Fit) -> None:
+    assert judge(plan, age_milliseconds=age, is_stored_stream=False, wants_stream=False) is expected
+
+
+@pytest.mark.parametrize(
+    ("is_stored_stream", "wants_stream", "expected"),
+    [
+        pytest.param(True, True, Fit.GOOD, id="a stream for a stream"),
+        pytest.param(True, False, Fit.OTHER_FORM, id="a stream for a whole answer"),
+        pytest.param(False, True, Fit.OTHER_FORM, id="a whole answer for a stream"),
+    ],
+)
+def test_form_is_judged(is_stored_stream: bool, wants_stream: bool, expected: Fit) -> None:  # noqa: FBT001
+    fit = judge(HOUR, age_milliseconds=0, is_stored_stream=is_stored_stream, wants_stream=wants_stream)
+    assert fit is expected
+
+
+@pytest.mark.parametrize(
+    ("created", "now", "expected"),
+    [
+        pytest.param(1_000, 1_000, 0, id="at once"),
+        pytest.param(1_000, 3_500, 2_500, id="later"),
+        pytest.param(3_500, 1_000, 0, id="a writer whose clock is ahead"),
+    ],
+)
+def test_age_is_never_negative(created: int, now: int, expected: int) -> None:
+    assert age_milliseconds(created, now) == expected
+
+
+def test_age_and_time_left_add_up_to_the_time_to_live() -> None:
+    assert all(age_seconds(age) + left_seconds(HOUR, age) == 3600 for age in (0, 999, 1_000, 3_599_999))

@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from policies.requests.asked import Action, Adjustment
+from policies.usage import (
+    MAX_FIELD_NAME_CHARACTERS,
+    MAX_TEXT_CHARACTERS,
+    MAX_UNKNOWN_FIELDS,
+    RecordedAdjustment,
+    Usage,
+    bounded,
+    read_usage,
+    recorded_adjustments,
+    recorded_parameters,
+    unknown_fields,
+)
+
+CHAT = {
+    "prompt_tokens": 10,
+    "completion_tokens": 20,
+    "total_tokens": 30,
+    "prompt_tokens_details": {"cached_tokens": 4, "audio_tokens": 0},
+    "completion_tokens_details": {"reasoning_tokens": 5},
+}
+RESPONSES = {
+    "input_tokens": 10,
+    "output_tokens": 20,
+    "input_tokens_details": {"cached_tokens": 4},
+    "output_tokens_details": {"reasoning_tokens": 5},
+}
+
+
+@pytest.mark.parametrize(
+    ("reported", "expected"),
+    [
+        pytest.param({"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}, Usage(1, 2), id="completions"),
+        pytest.param(CHAT, Usage(10, 20, 4, 5), id="chat, with details"),
+        pytest.param(RESPONSES, Usage(10, 20, 4, 5), id="responses, with details"),
+        pytest.param({"prompt_tokens": 8, "total_tokens": 8}, Usage(8, 0), id="embeddings"),
+        pytest.param({"prompt_tokens": 8}, Usage(8, 0), id="input alone"),
+        pytest.param({"prompt_tokens": 8, "total_tokens": 20}, Usage(8, 12), id="output from the total"),
+        pytest.param({"completion_tokens": 8, "total_tokens": 20}, Usage(12, 8), id="input from the total"),
+        pytest.param({"prompt_tokens": 0, "completion_tokens": 0}, Usage(0, 0), id="zeros are a report"),
+        pytest.param({"prompt_tokens": 8.0, "completion_tokens": 2.0}, Usage(8, 2), id="whole floats"),
+        pytest.param({"prompt_tokens": 8, "total_tokens": 3}, Usage(8, 0), id="a total below the input"),
+        pytest.param(
+            {"prompt_tokens": 3, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 9}},
+            Usage(3, 1, 3),
+            id="more cached than sent",
+        ),
+        pytest.param(
+            {"prompt_tokens": 3, "completion_tokens": 1, "prompt_tokens_details": None}, Usage(3, 1), id="details null"
+        ),
+        pytest.param(
+            {"prompt_tokens": 3, "completion_tokens": 1, "prompt_tokens_details": [1]}, Usage(3, 1), id="details a list"
+        ),
+        pytest.param({"prompt_tokens": 3, "completion_tokens": "1"}, Usage(3, 0), id="one count a string"),
+        pytest.param({"prompt_tokens": 3, "completion_tokens": None, "total_tokens": 5}, Usage(3, 2), id="a null"),
+        pytest.param(None, None, id="null"),
+        pytest.param([], None, id="a list"),
+        pytest.param("5", None, id="a string"),
+        pytest.param(5, None, id="a number"),
+        pytest.param({}, None, id="empty"),
+        pytest.param({"prompt_tokens": None}, None, id="all null"),
+        pytest.param({"total_tokens": 5}, None, id="a total alone"),
+        pytest.param({"prompt_tokens": True}, None, id="true is no count"),
+        pytest.param({"prompt_tokens": -1}, None, id="below zero"),
+        pytest.param({"prompt_tokens": 1.5}, None, id="half a token"),
+        pytest.param({"prompt_tokens": 2**53}, None, id="more than stores keep exactly"),
+        pytest.param({"prompt_tokens": float("inf")}, None, id="infinity"),
+        pytest.param({"completion_tokens": 8, "total_tokens": 3}, None, id="a total below the output"),
+    ],
+)
+def test_usage_is_read(reported: object, expected: Usage | None) -> None:
+    assert read_usage(reported) == expected
+
+
+PROMPT = "the secret prompt"
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        pytest.param(
+            {"temperature": 0.5, "n": 2, "stream": True, "seed": -1, "echo": False},
+            {"temperature": 0.5, "n": 2, "stream": True, "seed": -1, "echo": False},
+            id="numbers and booleans as asked",
+        ),
+        pytest.param(
+            {"stop": ["a", "b"], "logit_bias": {"5": 1}}, {"stop_count": 2, "logit_bias_count": 1}, id="counts"
+        ),
+        pytest.param({"stop": PROMPT, "prompt": PROMPT}, {"stop_count": 1, "prompt_count": 1}, id="text counts as one"),
+        pytest.param({"prompt": [1, 2, 3]}, {"prompt_count": 3}, id="token ids count as they hold"),
+        pytest.param(
+            {"messages": [{"content": PROMPT}], "tools": []}, {"messages_count": 1, "tools_count": 0}, id="chat"
+        ),
+        pytest.param({"n": None, "stop": None}, {}, id="null is absent"),
+        pytest.param({"n": PROMPT, "dimensions": [PROMPT]}, {}, id="text where a number belongs is left out"),
+        pytest.param({"dimensions": 2**70}, {}, id="numbers beyond 64 bits are left out"),
+        pytest.param(
+            {"suffix": PROMPT, "user": PROMPT, "metadata": {"a": PROMPT}, "x": 1}, {}, id="all else is left out"
+        ),
+    ],
+)
+def test_parameters_are_recorded_without_text(fields: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert recorded_parameters(fields) == expected
+
+
+def test_unknown_fields_are_recorded_by_name() -> None:
+    fields = {"prompt": "p", "num_ctx": 5, "user": "alice", "guided_json": {"a": PROMPT}, "n": 1}
+    assert unknown_fields(fields) == ("num_ctx", "guided_json")
+
+
+def test_unknown_fields_are_bounded() -> None:
+    names = unknown_fields({f"{i:03d}" + "x" * 500: 1 for i in range(500)})
+    assert len(names) == MAX_UNKNOWN_FIELDS
+    assert {len(name) for name in names} == {MAX_FIELD_NAME_CHARACTERS}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        pytest.param(8, 4, (8, 4), id="numbers"),
+        pytest.param(None, 16, (None, 16), id="nothing before"),
+        pytest.param(True, None, (True, None), id="booleans"),
+        pytest.param(PROMPT, "short", (None, None), id="text is left out"),
+        pytest.param([PROMPT, PROMPT], {"a": 1}, (2, 1), id="lists and maps by their size"),
+    ],
+)
+def test_adjustments_are_recorded_without_text(before: object, after: object, expected: tuple[object, object]) -> None:
+    adjustment = Adjustment("n", before, after, Action.CLAMP, "default")
+    assert recorded_adjustments((adjustment,)) == (RecordedAdjustment("n", "clamp", "default", *expected),)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param(None, None, id="none"),
+        pytest.param("alice", "alice", id="short"),
+        pytest.param("x" * MAX_TEXT_CHARACTERS, "x" * MAX_TEXT_CHARACTERS, id="as long as may be"),
+        pytest.param("x" * 300, "x" * (MAX_TEXT_CHARACTERS - 1) + "…", id="longer is cut"),
+        pytest.param("zoë", "zoë", id="beyond ASCII"),
+        pytest.param("a\udcffb", "a\\udcffb", id="a byte that is no UTF-8"),
+    ],
+)
+def test_identifiers_are_bounded(text: str | None, expected: str | None) -> None:
+    assert bounded(text) == expected
