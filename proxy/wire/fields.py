@@ -16,17 +16,27 @@ Bare = bool | int | float | str
 _TOKEN = re.compile(r"[A-Za-z*][A-Za-z0-9!#$%&'*+\-.^_`|~:/]*")
 _DECIMAL_DIGITS = 3
 _MAX_INTEGER = 999_999_999_999_999
+_MAX_DECIMAL = 999_999_999_999
 
 
 def bare_item(value: Bare) -> str:
-    """Write one value; text that is no token becomes a quoted string, its non-ASCII characters `?`."""
+    """Write one value; what the syntax has no room for, a long integer or a decimal of more than three digits after the
+    point, and text that is no token, becomes a quoted string.
+    """
     if isinstance(value, bool):
         return "?1" if value else "?0"
     if isinstance(value, int):
-        return str(max(-_MAX_INTEGER, min(_MAX_INTEGER, value)))
+        return str(value) if abs(value) <= _MAX_INTEGER else quoted(str(value))
     if isinstance(value, float):
-        return f"{value:.{_DECIMAL_DIGITS}f}".rstrip("0") + "0" * value.is_integer()
+        return _decimal(value)
     return value if _TOKEN.fullmatch(value) else quoted(value)
+
+
+def _decimal(value: float) -> str:
+    if not abs(value) <= _MAX_DECIMAL or round(value, _DECIMAL_DIGITS) != value:
+        return quoted(repr(value))
+    digits = f"{value:.{_DECIMAL_DIGITS}f}".rstrip("0")
+    return f"{digits}0" if digits.endswith(".") else digits
 
 
 def quoted(text: str) -> str:

@@ -1,0 +1,384 @@
+"""From an answer to the client: an upstream's as it comes, a stored one as it was (SPEC §7, §8).
+
+Bytes pass unchanged, on event boundaries and at once; what they say is noted in the exchange on the way. The last bytes
+wait for the settlement. Knows neither limits nor cache keys, nor how an answer was come by.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from policies.cacheability import Keyed
+from policies.requests.asked import Endpoint
+from proxy.errors import ClientLeft, UpstreamBroken, UpstreamError, UpstreamUnusable, error_object
+from proxy.exchange import Outcome
+from proxy.store.entries import StoredAnswer
+from proxy.upstreams.headers import response_headers
+from proxy.wire.envelopes import EDGE_BYTES, UnreadableAnswer, are_choices_whole, observe_answer, observe_edges
+from proxy.wire.sse import MAX_EVENT_BYTES, EventSplitter
+from proxy.wire.streams import StreamObserver, error_event, without_obfuscation, without_usage_event
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from policies.decision import Decision
+    from proxy.exchange import Exchange, Headers, Writer
+    from proxy.upstreams.client import UpstreamAnswer
+
+Settle = Callable[[StoredAnswer | None], Awaitable[None]]
+MakeHeaders = Callable[[], "Headers"]
+
+_log = logging.getLogger("tidegate.relay")
+
+_STREAM_TYPE = "text/event-stream"
+_JSON_TYPE = "application/json"
+_OK = 200
+_ERRORS = 400
+_MAX_ENTRY_BYTES = 1024 * 1024
+_MAX_GAPS = 10_000
+_END_SECONDS = 1.0
+"""How long the end of a transport is waited for once `[DONE]` has come."""
+_LOGGED_BODY_BYTES = 2048
+_WHOLE_FIELDS = [("Cache-Control", "no-store")]
+_STREAM_FIELDS = [("Cache-Control", "no-cache, no-store"), ("X-Accel-Buffering", "no")]
+
+
+@dataclass(frozen=True, slots=True)
+class RelayBounds:
+    """Bytes: answers up to `entry` are read whole and may be stored; events above `event` flow unaligned."""
+
+    entry_bytes: int = _MAX_ENTRY_BYTES
+    event_bytes: int = MAX_EVENT_BYTES
+
+
+DEFAULT_BOUNDS = RelayBounds()
+
+
+async def relay(  # noqa: PLR0913  an answer, where it goes, and what has to be told and settled on the way
+    answer: UpstreamAnswer,
+    writer: Writer,
+    *,
+    decision: Decision,
+    exchange: Exchange,
+    settle: Settle,
+    headers: MakeHeaders,
+    bounds: RelayBounds = DEFAULT_BOUNDS,
+) -> None:
+    """Pass an upstream's answer on, and close it.
+
+    Notes `status`, `outcome`, `answer` and the times in the exchange, then awaits `settle` with the entry to be
+    stored, or None, once, before the last bytes leave. `headers` are the gateway's own fields, asked for when the head
+    is written: on streams at the beginning, else after the settlement.
+
+    Raises UpstreamUnusable, UpstreamBroken or UpstreamTooSlow while nothing has been sent; after that only for an
+    answer too long to be read whole that broke, and then the writer's connection must be broken too. ClientLeft and
+    cancellation travel on, with the outcome noted.
+    """
+    passing = _Passing(answer, writer, decision, exchange, settle, headers, bounds)
+    try:
+        if answer.status >= _ERRORS:
+            await _relay_error(passing)
+        elif answer.is_stream:
+            await _relay_stream(passing)
+        else:
+            await _relay_whole(passing)
+    except UpstreamError as error:
+        answer.failure = error
+        raise
+    except (ClientLeft, asyncio.CancelledError):
+        if exchange.outcome is Outcome.FAILED:  # not told yet: it left before the end
+            exchange.outcome = Outcome.CLIENT_LEFT
+        raise
+    finally:
+        answer.close()
+        exchange.upstream_ended = time.monotonic()
+
+
+async def replay(
+    stored: StoredAnswer,
+    writer: Writer,
+    *,
+    exchange: Exchange,
+    settle: Settle,
+    headers: MakeHeaders,
+) -> None:
+    """Send a stored answer byte for byte, less the usage event of a stream whose client did not ask for it."""
+    observed = exchange.answer
+    observed.usage, observed.model, observed.fingerprint = stored.usage, stored.model, stored.fingerprint
+    observed.is_complete = True
+    exchange.status, exchange.outcome = _OK, Outcome.COMPLETED
+    exchange.first_byte = time.monotonic()
+    await settle(None)
+    own = _STREAM_FIELDS if stored.is_stream else _WHOLE_FIELDS
+    body = stored.body
+    if stored.is_stream and not (exchange.decision and exchange.decision.effective.view.wants_usage):
+        body = without_usage_event(body)
+    await writer.respond(_OK, [("Content-Type", stored.content_type), *own, *headers()], body)
+
+
+@dataclass(frozen=True, slots=True)
+class _Passing:
+    """One answer on its way, and everything that has to do with it."""
+
+    answer: UpstreamAnswer
+    writer: Writer
+    decision: Decision
+    exchange: Exchange
+    settle: Settle
+    headers: MakeHeaders
+    bounds: RelayBounds
+
+    def tell(self, outcome: Outcome, error: UpstreamError | None = None) -> None:
+        """Note how the exchange ends; the settlement that follows books it so."""
+        self.exchange.status = self.answer.status
+        self.exchange.outcome = outcome
+        if error is not None:
+            self.exchange.error_code = error.code
+
+    def head(self, content_type: str, own: Headers) -> Headers:
+        """Return the fields of the head: the upstream's that may pass, then the gateway's own."""
+        return [("Content-Type", content_type), *own, *response_headers(self.answer.headers), *self.headers()]
+
+    def may_store(self, *, is_stream: bool) -> bool:
+        """Tell whether an answer of this form is to be kept, should it turn out complete."""
+        plan = self.decision.cache
+        return isinstance(plan, Keyed) and plan.store and self.decision.effective.view.is_stream is is_stream
+
+    def entry(self, body: bytes, content_type: str, *, is_stream: bool) -> StoredAnswer:
+        """Return what is stored of a complete answer."""
+        observed = self.exchange.answer
+        return StoredAnswer(
+            is_stream=is_stream,
+            content_type=content_type,
+            body=body,
+            created_milliseconds=time.time_ns() // 1_000_000,
+            usage=observed.usage,
+            fingerprint=observed.fingerprint,
+            model=observed.model,
+        )
+
+
+# Errors -------------------------------------------------------------------------------------------------------------
+
+
+async def _relay_error(passing: _Passing) -> None:
+    """Pass an upstream's own error on with its status; one without a JSON object gets one (SPEC §9)."""
+    answer = passing.answer
+    try:
+        body, is_all = await answer.read_whole(passing.bounds.entry_bytes)
+        observe_answer(body if is_all else b"", passing.exchange.answer)
+    except (UpstreamError, UnreadableAnswer):
+        body = error_object(UpstreamBroken(f"The upstream answered {answer.status} without saying why."))
+    passing.exchange.error_code = "upstream_status"
+    passing.tell(Outcome.UPSTREAM_ERROR)
+    await passing.settle(None)
+    await passing.writer.respond(answer.status, passing.head(_JSON_TYPE, _WHOLE_FIELDS), body)
+
+
+# Whole answers ------------------------------------------------------------------------------------------------------
+
+
+async def _relay_whole(passing: _Passing) -> None:
+    """Read a JSON answer, settle, and send head and body in one go; one that is too long flows."""
+    answer, observed = passing.answer, passing.exchange.answer
+    body, is_all = await answer.read_whole(passing.bounds.entry_bytes)
+    passing.exchange.first_byte = time.monotonic()
+    if not is_all:
+        await _relay_long(passing, body)
+        return
+    content_type = _content_type(answer)
+    try:
+        contents = observe_answer(body, observed)
+    except UnreadableAnswer as unreadable:
+        raise _unusable(answer, body, str(unreadable)) from unreadable
+    view = passing.decision.effective.view
+    is_embedding = passing.decision.effective.endpoint is Endpoint.EMBEDDINGS
+    has_all = contents.embeddings == view.choices if is_embedding else are_choices_whole(observed, view.choices)
+    observed.is_complete = has_all and not contents.is_error and answer.status == _OK
+    passing.tell(Outcome.UPSTREAM_ERROR if contents.is_error else Outcome.COMPLETED)
+    is_kept = observed.is_complete and passing.may_store(is_stream=False)
+    await passing.settle(passing.entry(body, content_type, is_stream=False) if is_kept else None)
+    await passing.writer.respond(answer.status, passing.head(content_type, _WHOLE_FIELDS), body)
+
+
+async def _relay_long(passing: _Passing, begun: bytes) -> None:
+    """Send an answer that is too long to be kept as it comes; its last piece waits for the settlement."""
+    answer, writer, observed = passing.answer, passing.writer, passing.exchange.answer
+    content_type = _content_type(answer)
+    if "json" not in content_type:
+        raise _unusable(answer, begun, f"it is {answer.media_type!r} and not JSON")
+    await writer.start(answer.status, passing.head(content_type, _WHOLE_FIELDS))
+    last = tail = begun
+    observed.content_bytes = len(begun)
+    try:
+        async with aclosing(answer.chunks()) as chunks:
+            async for piece in chunks:
+                await writer.write(last)
+                last = piece
+                tail = (tail + piece)[-EDGE_BYTES:]
+                observed.content_bytes += len(piece)
+    except UpstreamError as error:
+        passing.tell(Outcome.UPSTREAM_ERROR, error)
+        await passing.settle(None)
+        raise
+    observe_edges(begun[:EDGE_BYTES], tail[-EDGE_BYTES:], observed)
+    passing.tell(Outcome.COMPLETED)
+    await passing.settle(None)
+    await writer.write(last)
+    await writer.finish()
+
+
+def _content_type(answer: UpstreamAnswer) -> str:
+    return (answer.header("Content-Type") or _JSON_TYPE) if "json" in answer.media_type else _JSON_TYPE
+
+
+def _unusable(answer: UpstreamAnswer, body: bytes, why: str) -> UpstreamUnusable:
+    _log.error(
+        "an upstream answered %d with an unreadable body (%s): %r", answer.status, why, body[:_LOGGED_BODY_BYTES]
+    )
+    return UpstreamUnusable("The upstream's answer is no JSON object. The operator's log says more.")
+
+
+# Streams ------------------------------------------------------------------------------------------------------------
+
+
+class _Kept:
+    """The bytes of a stream that may be stored, given up when they exceed their bound."""
+
+    __slots__ = ("_left_bytes", "_pieces")
+
+    def __init__(self, max_bytes: int) -> None:
+        self._left_bytes = max_bytes
+        self._pieces: list[bytes] = []
+
+    def add(self, pieces: list[bytes]) -> None:
+        """Keep more of the stream."""
+        self._left_bytes -= sum(map(len, pieces))
+        if self._left_bytes >= 0:
+            self._pieces.extend(pieces)
+        else:
+            self._pieces.clear()
+
+    def whole(self) -> bytes | None:
+        """Return all that was kept; None when it was too much."""
+        return b"".join(self._pieces) if self._left_bytes >= 0 else None
+
+
+class _Stream:
+    """One stream on its way: events cut, observed, written at once, kept for the cache if it wants them."""
+
+    def __init__(self, passing: _Passing) -> None:
+        self.passing = passing
+        self.splitter = EventSplitter(passing.bounds.event_bytes)
+        self.observer = StreamObserver(passing.exchange.answer, drops_usage=passing.answer.is_usage_added)
+        keeps = passing.may_store(is_stream=True)
+        self.kept = _Kept(passing.bounds.entry_bytes) if keeps else None
+        self._last_content: float | None = None
+
+    async def take(self, data: bytes) -> None:
+        """Write the events that these bytes complete, all in one go."""
+        await self._pass_on(self.splitter.feed(data))
+
+    async def take_rest(self) -> None:
+        """Take what is left at a clean end as it is, terminator or not."""
+        rest = self.splitter.rest()
+        await self._pass_on([rest] if rest else [])
+
+    def take_late(self, data: bytes) -> None:
+        """Keep back what comes after `[DONE]`, to be written with it."""
+        self.observer.held += data
+        if self.kept is not None:
+            self.kept.add([data])
+
+    async def _pass_on(self, events: list[bytes]) -> None:
+        if not events:
+            return
+        observed = self.passing.exchange.answer
+        known = observed.content_events
+        now_written = self.observer.observe(events)
+        if self.kept is not None:
+            self.kept.add(events)
+        if observed.content_events != known:
+            self._note_time()
+        if now_written:
+            await self.passing.writer.write(now_written)
+
+    def _note_time(self) -> None:
+        now = time.monotonic()
+        exchange = self.passing.exchange
+        if self._last_content is None:
+            exchange.first_byte = now
+        elif len(exchange.answer.token_gaps) < _MAX_GAPS:
+            exchange.answer.token_gaps.append(now - self._last_content)
+        self._last_content = now
+
+
+async def _relay_stream(passing: _Passing) -> None:
+    """Pass a stream on; every kind of end of SPEC §7 ends here."""
+    stream = _Stream(passing)
+    content_type = passing.answer.header("Content-Type") or _STREAM_TYPE
+    await passing.writer.start(passing.answer.status, passing.head(content_type, _STREAM_FIELDS))
+    async with aclosing(passing.answer.chunks()) as chunks:
+        try:
+            async for data in chunks:
+                await stream.take(data)
+                if stream.observer.is_done:
+                    break
+            else:
+                await stream.take_rest()
+        except UpstreamError as error:
+            await _end_broken(stream, error)
+            return
+        if stream.observer.is_done:
+            await _read_to_end(stream, chunks)
+    await _end_well(stream, content_type)
+
+
+async def _read_to_end(stream: _Stream, chunks: AsyncGenerator[bytes]) -> None:
+    """Read what follows `[DONE]`, which is the end for the client but not for the transport; not for long."""
+    stream.take_late(stream.splitter.rest())
+    try:
+        async with asyncio.timeout(_END_SECONDS):
+            async for data in chunks:
+                stream.take_late(data)
+    except (UpstreamError, TimeoutError):
+        return  # nothing is missing for the client; the answer counts as cut and is not stored
+
+
+async def _end_well(stream: _Stream, content_type: str) -> None:
+    """End a stream as its upstream did: `[DONE]` and what was held leave once everything is booked."""
+    passing, observer = stream.passing, stream.observer
+    observed = passing.exchange.answer
+    choices = passing.decision.effective.view.choices
+    has_finished = observer.has_finished(choices)
+    is_whole = passing.answer.is_whole and passing.answer.status == _OK
+    observed.is_complete = has_finished and is_whole and are_choices_whole(observed, choices)
+    if observer.has_failed:
+        passing.tell(Outcome.UPSTREAM_ERROR)
+    else:
+        passing.tell(Outcome.COMPLETED if has_finished else Outcome.INCOMPLETE)
+    await passing.settle(_stream_entry(stream, content_type) if observed.is_complete else None)
+    if observer.held:
+        await passing.writer.write(observer.held)
+    await passing.writer.finish()
+
+
+def _stream_entry(stream: _Stream, content_type: str) -> StoredAnswer | None:
+    body = None if stream.kept is None else stream.kept.whole()
+    return None if body is None else stream.passing.entry(without_obfuscation(body), content_type, is_stream=True)
+
+
+async def _end_broken(stream: _Stream, error: UpstreamError) -> None:
+    """End a stream whose upstream broke: the unfinished event is dropped, one error event says so, no `[DONE]`."""
+    passing = stream.passing
+    passing.tell(Outcome.UPSTREAM_ERROR, error)
+    await passing.settle(None)
+    boundary = b"\n\n" if stream.splitter.is_inside else b""
+    await passing.writer.write(boundary + error_event(error_object(error)))
+    await passing.writer.finish()

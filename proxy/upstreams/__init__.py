@@ -1,0 +1,1 @@
+"""Upstreams: one attempt (`client`), many attempts (`dispatch`), and the headers that pass (`headers`)."""

@@ -1,0 +1,328 @@
+"""One attempt at one upstream: a request out, the head of its answer in, the body in pieces.
+
+The only file of the data plane that knows the client library. Its exceptions end here: what travels on is of
+`proxy.errors`, or an `AttemptFailed` that says whether the request may have reached the upstream. Knows nothing of
+models, retries and which headers may pass.
+"""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from contextvars import ContextVar
+from dataclasses import dataclass
+from enum import StrEnum
+from io import BytesIO
+from typing import TYPE_CHECKING
+
+import aiohttp
+from multidict import CIMultiDict
+from yarl import URL
+
+from proxy.errors import UpstreamBroken, UpstreamError, UpstreamTooSlow
+from proxy.wire.codings import CodingError, make_decoder
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Iterator
+    from types import TracebackType
+    from typing import Self
+
+    from aiohttp.client_reqrep import ClientRequest, ConnectionKey
+    from aiohttp.connector import Connection
+    from aiohttp.tracing import Trace
+
+    from proxy.exchange import Headers
+    from proxy.wire.codings import Decoder
+
+_STREAM_TYPE = "text/event-stream"
+_MAX_HEAD_BYTES = 64 * 1024
+_MAX_HEADERS = 1024
+_READ_BUFFER_BYTES = 64 * 1024
+_IDLE_SECONDS = 60.0
+_MAX_ADDRESSES = 4096
+_MAX_BYTES_AT_ONCE = 1024 * 1024  # more in one write holds the event loop, of which aiohttp warns
+
+
+@dataclass(frozen=True, slots=True)
+class ClientBounds:
+    """How long an upstream may take, in seconds (SPEC §3), and how many connections may be open (0: any number)."""
+
+    connect_seconds: float = 5.0
+    first_byte_seconds: float = 600.0
+    silence_seconds: float = 300.0
+    connections: int = 0
+
+
+class Failure(StrEnum):
+    """How an attempt ended without an answer."""
+
+    UNREACHABLE = "connect"
+    CONNECT_TIMEOUT = "connect_timeout"
+    STALE = "stale"
+    NO_ANSWER = "broken"
+    TIMEOUT = "timeout"
+
+
+class AttemptFailed(Exception):  # noqa: N818
+    """No answer came; the class of failure says whether the request can have been read (SPEC §8)."""
+
+    def __init__(self, failure: Failure, reason: str) -> None:
+        super().__init__(reason)
+        self.failure = failure
+        self.reason = reason
+
+
+_is_reused: ContextVar[bool] = ContextVar("is_reused", default=False)
+_wants_fresh: ContextVar[bool] = ContextVar("wants_fresh", default=False)
+
+
+class _Connector(aiohttp.TCPConnector):
+    """Tells whether a request went over a connection that had served before, and so may have gone stale.
+
+    aiohttp tells this to tracers only, which cost a signal at every step of every request.
+    """
+
+    async def connect(
+        self,
+        req: ClientRequest,
+        traces: list[Trace],
+        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109  the name is aiohttp's
+    ) -> Connection:
+        """Return a connection, having noted whether it had served before."""
+        _is_reused.set(False)
+        connection = await super().connect(req, traces, timeout)
+        served = vars(connection.protocol)
+        _is_reused.set("tidegate_served" in served)
+        served["tidegate_served"] = True
+        return connection
+
+    async def _get(self, key: ConnectionKey, traces: list[Trace]) -> Connection | None:
+        return None if _wants_fresh.get() else await super()._get(key, traces)
+
+
+class UpstreamAnswer:
+    """An answer whose head is known. `headers` are as received; the body comes decoded, whatever its coding.
+
+    Must be closed; `close` gives the connection back where the body was read to its end, and cuts it otherwise.
+    `is_whole` tells that the end was read; `is_usage_added` that usage was asked for which the client did not ask
+    for; `failure` what the answer came to when it broke or could not be passed on; `when_closed` is called once, at
+    the end.
+    """
+
+    __slots__ = (
+        "_decoder",
+        "_peeked",
+        "_response",
+        "_silence_seconds",
+        "failure",
+        "headers",
+        "is_usage_added",
+        "is_whole",
+        "media_type",
+        "status",
+        "when_closed",
+    )
+
+    def __init__(self, response: aiohttp.ClientResponse, silence_seconds: float) -> None:
+        self.status = response.status
+        self.headers: Headers = list(response.headers.items())
+        self.media_type = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+        self.is_whole = False
+        self.is_usage_added = False
+        self.failure: UpstreamError | None = None
+        self.when_closed: Callable[[], None] | None = None
+        self._peeked: list[bytes] = []
+        self._response = response
+        self._silence_seconds = silence_seconds
+        self._decoder = _decoder_of(response)
+        connection = response.connection
+        if connection is not None and connection.protocol is not None:
+            connection.protocol.read_timeout = silence_seconds
+            connection.protocol.start_timeout()
+
+    def header(self, name: str) -> str | None:
+        """Return the first value of a header, or None."""
+        return self._response.headers.get(name)
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether the body is server-sent events."""
+        return self.media_type == _STREAM_TYPE
+
+    async def chunks(self) -> AsyncGenerator[bytes]:
+        """Hand out the body as it comes, never empty pieces.
+
+        Raises UpstreamBroken when the transport is cut or the coding broken, UpstreamTooSlow after silence; all
+        that had arrived before was handed out.
+        """
+        content = self._response.content
+        while self._peeked:
+            yield self._peeked.pop(0)
+        while True:
+            try:
+                data = await content.readany()
+            except (aiohttp.ClientError, TimeoutError, OSError) as error:
+                # The reader forgets what it holds once it has failed; that was generated, and is the client's.
+                for piece in self._decoded(content._read_nowait(-1)):  # noqa: SLF001
+                    yield piece
+                raise self._broken(error) from error
+            if not data:
+                break
+            if self._decoder is None:
+                yield data
+            else:
+                for piece in self._decoded(data):
+                    yield piece
+        if self._decoder is not None and not self._decoder.is_complete:
+            self.failure = UpstreamBroken("The upstream's compressed answer ended too early.")
+            raise self.failure
+        self.is_whole = True
+
+    async def read_whole(self, max_bytes: int) -> tuple[bytes, bool]:
+        """Read the body until it ends or is above `max_bytes`: what was read, and whether that is all."""
+        body = b""
+        async for piece in self.chunks():
+            body = body + piece if body else piece
+            if len(body) > max_bytes:
+                return body, False
+        return body, True
+
+    async def peek(self, max_bytes: int) -> bytes:
+        """Read some `max_bytes` of the body, which `chunks` hands out nevertheless. Raises as `chunks` does."""
+        seen: list[bytes] = []
+        try:
+            async with aclosing(self.chunks()) as chunks:
+                async for piece in chunks:
+                    seen.append(piece)
+                    max_bytes -= len(piece)
+                    if max_bytes <= 0:
+                        break
+        finally:
+            self._peeked = seen
+        return b"".join(seen)
+
+    def close(self) -> None:
+        """Give the connection back, or cut it when the body was not read to its end."""
+        self._response.close()
+        if self.when_closed is not None:
+            self.when_closed()
+            self.when_closed = None
+
+    def _decoded(self, data: bytes) -> Iterator[bytes]:
+        if self._decoder is None:
+            if data:
+                yield data
+            return
+        try:
+            yield from self._decoder.feed(data)
+        except CodingError as error:
+            self.failure = UpstreamBroken(f"The upstream's answer does not decompress: {error}.")
+            raise self.failure from error
+
+    def _broken(self, error: Exception) -> UpstreamError:
+        if isinstance(error, TimeoutError):
+            self.failure = UpstreamTooSlow(
+                f"The upstream was silent for {self._silence_seconds:g} s within its answer."
+            )
+        else:
+            self.failure = UpstreamBroken("The connection to the upstream broke within its answer.")
+        return self.failure
+
+
+class UpstreamClient:
+    """All upstreams' connections, kept alive and shared; opened with `async with`."""
+
+    def __init__(self, bounds: ClientBounds) -> None:
+        self._bounds = bounds
+        self._session: aiohttp.ClientSession | None = None
+        self._addresses: dict[str, URL] = {}
+
+    async def __aenter__(self) -> Self:
+        """Open the pool."""
+        bounds = self._bounds
+        self._session = aiohttp.ClientSession(
+            connector=_Connector(limit=bounds.connections, keepalive_timeout=_IDLE_SECONDS),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            timeout=aiohttp.ClientTimeout(
+                total=None, sock_connect=bounds.connect_seconds, sock_read=bounds.first_byte_seconds
+            ),
+            auto_decompress=False,
+            trust_env=False,
+            max_line_size=_MAX_HEAD_BYTES,
+            max_field_size=_MAX_HEAD_BYTES,
+            max_headers=_MAX_HEADERS,
+            read_bufsize=_READ_BUFFER_BYTES,
+        )
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close every connection."""
+        if self._session is not None:
+            await self._session.close()
+
+    async def post(self, address: str, headers: Headers, body: bytes) -> UpstreamAnswer:
+        """Send one request and wait for the head of its answer; the address is used as it stands.
+
+        Raises AttemptFailed. A connection that had served before and breaks without a byte of an answer is stale:
+        the request was not read, and is sent once more on another one.
+        """
+        try:
+            return await self._attempt(address, headers, body)
+        except AttemptFailed as failed:
+            if failed.failure is not Failure.STALE:
+                raise
+        token = _wants_fresh.set(True)
+        try:
+            return await self._attempt(address, headers, body)
+        finally:
+            _wants_fresh.reset(token)
+
+    async def _attempt(self, address: str, headers: Headers, body: bytes) -> UpstreamAnswer:
+        assert self._session is not None  # noqa: S101  opened by `async with`
+        try:
+            response = await self._session.post(
+                self._url(address),
+                data=body if len(body) <= _MAX_BYTES_AT_ONCE else BytesIO(body),
+                headers=CIMultiDict(headers),
+                allow_redirects=False,
+            )
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise AttemptFailed(_failure_of(error), _reason_of(error)) from error
+        return UpstreamAnswer(response, self._bounds.silence_seconds)
+
+    def _url(self, address: str) -> URL:
+        """Parse an address once; those that carry a client's api-version must not fill the memory."""
+        url = self._addresses.get(address)
+        if url is None:
+            if len(self._addresses) >= _MAX_ADDRESSES:
+                self._addresses.clear()
+            url = self._addresses[address] = URL(address, encoded=True)
+        return url
+
+
+def _failure_of(error: Exception) -> Failure:
+    if isinstance(error, aiohttp.ConnectionTimeoutError):
+        return Failure.CONNECT_TIMEOUT
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return Failure.UNREACHABLE
+    if isinstance(error, TimeoutError):
+        return Failure.TIMEOUT
+    if _is_reused.get() and isinstance(error, aiohttp.ServerDisconnectedError | aiohttp.ClientOSError):
+        return Failure.STALE
+    return Failure.NO_ANSWER
+
+
+def _reason_of(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"[:300]
+
+
+def _decoder_of(response: aiohttp.ClientResponse) -> Decoder | None:
+    coding = response.headers.get("Content-Encoding")
+    if coding is None:
+        return None
+    try:
+        return make_decoder(coding)
+    except CodingError as error:
+        response.close()
+        raise UpstreamBroken(f"The upstream's answer is in a coding that is not read: {error}.") from error

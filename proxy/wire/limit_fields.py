@@ -1,0 +1,76 @@
+"""Limits as header fields: OpenAI's six `x-ratelimit-…`, and the IETF's `RateLimit` and `RateLimit-Policy` (SPEC §5).
+
+Writes what `policies/room.py` says; the draft's syntax stands here and nowhere else. Tokens have no registered unit,
+so theirs is named by ourselves.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from policies.room import ceil_seconds
+from proxy.wire.fields import member, members, quoted
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from policies.room import Room
+    from proxy.exchange import Headers
+
+_UNITS: Final = {"requests": None, "tokens": "tidegate-tokens", "concurrency": "concurrent-requests"}
+_REPORTED: Final = ("requests", "tokens")
+_MILLISECONDS: Final = 1_000
+_SECONDS_PER_MINUTE: Final = 60
+_SECONDS_PER_HOUR: Final = 3_600
+
+
+def limit_headers(rooms: Sequence[Room], *, retry_after_seconds: int | None = None) -> Headers:
+    """Return the limit headers of an answer; on a refusal no reset is shorter than its Retry-After."""
+    if not rooms:
+        return []
+    headers: Headers = []
+    for quantity in _REPORTED:
+        headers += _openai_fields(rooms, quantity, (retry_after_seconds or 0) * _MILLISECONDS)
+    headers.append(("RateLimit-Policy", members(_policy_member(room) for room in rooms)))
+    headers.append(("RateLimit", members(_state_member(room) for room in rooms)))
+    return headers
+
+
+def _openai_fields(rooms: Sequence[Room], quantity: str, least_reset_milliseconds: int) -> Headers:
+    """Tell the tightest limit of a quantity: the one with the least left, of those the one that resets last."""
+    candidates = [room for room in rooms if room.bound.limit.of == quantity]
+    if not candidates:
+        return []
+    tightest = min(candidates, key=lambda room: (room.left, -room.reset_milliseconds))
+    reset = max(tightest.reset_milliseconds, least_reset_milliseconds)
+    return [
+        (f"x-ratelimit-limit-{quantity}", str(tightest.bound.limit.limit)),
+        (f"x-ratelimit-remaining-{quantity}", str(tightest.left)),
+        (f"x-ratelimit-reset-{quantity}", duration(reset)),
+    ]
+
+
+def _policy_member(room: Room) -> str:
+    limit = room.bound.limit
+    return member(quoted(room.bound.name), {"q": limit.limit, "qu": _unit(limit.of), "w": room.window_seconds})
+
+
+def _state_member(room: Room) -> str:
+    more = room.more_milliseconds
+    return member(quoted(room.bound.name), {"r": room.left, "t": ceil_seconds(more) if more else None})
+
+
+def _unit(quantity: str) -> str | None:
+    return _UNITS[quantity]
+
+
+def duration(milliseconds: int) -> str:
+    """Write a time as OpenAI does: `17ms`, `1s`, `6m0s`, `1h0m0s`; from a second on rounded up to whole seconds."""
+    if milliseconds < _MILLISECONDS:
+        return f"{milliseconds}ms" if milliseconds else "0s"
+    seconds = ceil_seconds(milliseconds)
+    hours, rest = divmod(seconds, _SECONDS_PER_HOUR)
+    minutes, seconds = divmod(rest, _SECONDS_PER_MINUTE)
+    if hours:
+        return f"{hours}h{minutes}m{seconds}s"
+    return f"{minutes}m{seconds}s" if minutes else f"{seconds}s"

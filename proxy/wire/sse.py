@@ -1,0 +1,109 @@
+"""Server-sent events cut at their boundaries (WHATWG grammar), every byte kept.
+
+Feed bytes as they come, get whole events with their terminators; ask for the rest at the end. Knows the grammar of
+lines and nothing of what stands in them, but for `data_of`.
+"""
+
+from __future__ import annotations
+
+import re
+
+MAX_EVENT_BYTES = 16 * 1024 * 1024
+
+_BOM = b"\xef\xbb\xbf"
+# A line ends in LF, CRLF or CR; an event ends in a line without content, so in two line ends in a row.
+_END = re.compile(rb"(?:\r\n|\n|\r(?!\n))(?:\r\n|\n|\r(?!\n))")
+_LINE_END = re.compile(rb"\r\n|\n|\r(?!\n)")
+_LINES = re.compile(rb"\r\n|\n|\r")
+_LONGEST_END = 4
+
+
+class EventSplitter:
+    """Cuts a stream of bytes into events; what it hands out, joined with `rest()`, is what it was fed.
+
+    An event longer than `max_event_bytes` is handed out in parts as it comes. A CR that might be half of a CRLF is
+    not waited for, so that streams with CR alone flow at once, unless the line before ended in CRLF; the LF that may
+    follow then begins the next event, where it means nothing. `is_inside` tells that the last part handed out was
+    not the end of its event.
+    """
+
+    __slots__ = ("_buffer", "_is_after_cr", "_max_event_bytes", "_searched", "_start", "is_inside")
+
+    def __init__(self, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
+        self._buffer = bytearray()
+        self._max_event_bytes = max_event_bytes
+        self._searched = 0
+        self._start = 0
+        self._is_after_cr = False
+        self.is_inside = False
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Return the events that these bytes complete, terminators included."""
+        if not self._buffer and not self._is_after_cr and data[-2:] == b"\n\n" and _is_plain(data):
+            return [event + b"\n\n" for event in data[:-2].split(b"\n\n")]
+        return self._feed_any(data)
+
+    def rest(self) -> bytes:
+        """Return what is left of an unfinished event, and forget it."""
+        left = bytes(self._buffer)
+        self._buffer.clear()
+        self._searched = self._start = 0
+        return left
+
+    def _feed_any(self, data: bytes) -> list[bytes]:
+        buffer = self._buffer
+        if self._is_after_cr and data:
+            self._is_after_cr = False
+            self._start = self._searched = 1 if data[:1] == b"\n" else 0
+        buffer += data
+        events: list[bytes] = []
+        begin = 0
+        while (end := self._find_end()) is not None:
+            events.append(bytes(buffer[begin:end]))
+            begin = self._start = self._searched = end
+            self.is_inside = False
+        del buffer[:begin]
+        self._start -= begin
+        self._searched = max(self._start, len(buffer) - _LONGEST_END + 1)
+        if events and not buffer:
+            self._is_after_cr = events[-1][-1:] == b"\r"
+        if len(buffer) > self._max_event_bytes:
+            events.append(self._overflow())
+        return events
+
+    def _find_end(self) -> int | None:
+        """Return where the event at `_start` ends; None while it has not."""
+        buffer = self._buffer
+        found = None if self.is_inside else _LINE_END.match(buffer, self._start)
+        found = found or _END.search(buffer, self._searched)
+        if found is None:
+            return None
+        end = found.end()
+        if end == len(buffer) and buffer[-3:] == b"\r\n\r":
+            return None  # the other half of this CRLF is on its way
+        return end
+
+    def _overflow(self) -> bytes:
+        """Hand out all but the last bytes, in which a terminator may have begun."""
+        cut = len(self._buffer) - _LONGEST_END + 1
+        part = bytes(self._buffer[:cut])
+        del self._buffer[:cut]
+        self._searched = self._start = 0
+        self.is_inside = True
+        return part
+
+
+def _is_plain(data: bytes) -> bool:
+    return b"\r" not in data and b"\n\n\n" not in data and data[:1] != b"\n"
+
+
+def data_of(event: bytes) -> bytes | None:
+    """Return an event's data, its lines joined with LF; None for an event that has none, such as a comment."""
+    if event.startswith(b"data: ") and event.endswith(b"\n\n") and event.count(b"\n") == 2 and b"\r" not in event:  # noqa: PLR2004
+        return event[6:-2]
+    parts: list[bytes] = []
+    for line in _LINES.split(event.removeprefix(_BOM)):
+        name, colon, value = line.partition(b":")
+        if name == b"data":
+            parts.append(value.removeprefix(b" ") if colon else b"")
+    return b"\n".join(parts) if parts else None

@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from policies.usage import Usage
+from proxy.exchange import Observed
+from proxy.wire.envelopes import UnreadableAnswer, are_choices_whole, observe_answer, observe_edges
+
+USAGE = {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}
+
+
+def observe(answer: object) -> Observed:
+    observed = Observed()
+    observe_answer(json.dumps(answer).encode(), observed)
+    return observed
+
+
+def test_a_completion_tells_its_facts() -> None:
+    choices = [
+        {"index": 0, "text": "abc", "finish_reason": "stop"},
+        {"index": 1, "text": "é", "finish_reason": "length"},
+    ]
+    observed = observe({"model": "m", "system_fingerprint": "fp", "choices": choices, "usage": USAGE})
+    assert observed.model == "m"
+    assert observed.fingerprint == "fp"
+    assert observed.usage == Usage(7, 3)
+    assert observed.finish_reasons == {0: "stop", 1: "length"}
+    assert observed.content_bytes == 5
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        pytest.param({"role": "assistant", "content": "four"}, 4, id="text"),
+        pytest.param({"content": None, "tool_calls": [1]}, 3, id="tool calls by their bytes"),
+        pytest.param({"content": [{"type": "text"}]}, 0, id="parts are not counted"),
+        pytest.param({}, 0, id="an empty message"),
+    ],
+)
+def test_chat_messages_are_counted(message: dict[str, object], expected: int) -> None:
+    assert observe({"choices": [{"index": 0, "message": message}]}).content_bytes == expected
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_error", "embeddings"),
+    [
+        pytest.param({"choices": []}, False, 0, id="a result"),
+        pytest.param({"error": {"message": "x"}}, True, 0, id="an error object"),
+        pytest.param({"error": None, "data": [{"embedding": [0.1]}, {"embedding": "AAA="}]}, False, 2, id="embeddings"),
+        pytest.param({"error": "x", "model": 3, "data": [1, 2, 3]}, True, 3, id="members of other types"),
+    ],
+)
+def test_what_an_answer_is(answer: dict[str, object], *, is_error: bool, embeddings: int) -> None:
+    contents = observe_answer(json.dumps(answer).encode(), Observed())
+    assert (contents.is_error, contents.embeddings) == (is_error, embeddings)
+
+
+def test_members_of_other_types_are_as_if_absent() -> None:
+    observed = observe(
+        {"model": 3, "usage": "many", "system_fingerprint": [], "choices": [7, {"index": 1, "finish_reason": "stop"}]}
+    )
+    assert observed == Observed(finish_reasons={1: "stop"})
+    assert observe({"choices": {"a": 1}, "usage": USAGE}).usage == Usage(7, 3)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param(b"", id="nothing"),
+        pytest.param(b"<html></html>", id="HTML"),
+        pytest.param(b'{"choices": [', id="cut"),
+        pytest.param(b"[1]", id="an array"),
+        pytest.param(b'"text"', id="a string"),
+        pytest.param(b'{"model": "\xff"}', id="no UTF-8"),
+        pytest.param(b'{"x": ' + b"[" * 100_000, id="too deep"),
+    ],
+)
+def test_what_is_no_object_is_unreadable(body: bytes) -> None:
+    with pytest.raises(UnreadableAnswer):
+        observe_answer(body, Observed())
+
+
+@pytest.mark.parametrize(
+    ("reasons", "choices", "expected"),
+    [
+        pytest.param({0: "stop"}, 1, True, id="stopped"),
+        pytest.param({0: "length"}, 1, True, id="length is complete"),
+        pytest.param({0: "stop"}, 2, False, id="one is missing"),
+        pytest.param({0: "content_filter"}, 1, False, id="filtered"),
+        pytest.param({0: "stop", 1: "stop"}, 2, True, id="both"),
+    ],
+)
+def test_choices_are_whole_when_all_are_finished(reasons: dict[int, str], choices: int, *, expected: bool) -> None:
+    assert are_choices_whole(Observed(finish_reasons=reasons), choices) is expected
+
+
+@pytest.mark.parametrize(
+    ("head", "tail"),
+    [
+        pytest.param(b'{"usage": %s, "data": [[0.1', b"0.2]]}", id="at the beginning"),
+        pytest.param(b'{"data": [[0.1', b'0.2]], "usage":%s}', id="at the end"),
+        pytest.param(b'{"data": [[0.1', b'0.2]], "usage":%s, "x": {"usage": {"cut', id="before one that is cut"),
+    ],
+)
+def test_the_edges_of_a_long_answer_tell_its_usage(head: bytes, tail: bytes) -> None:
+    usage = json.dumps(USAGE).encode()
+    observed = Observed()
+    observe_edges(head.replace(b"%s", usage), tail.replace(b"%s", usage), observed)
+    assert observed.usage == Usage(7, 3)
+
+
+def test_edges_without_usage_tell_nothing() -> None:
+    observed = Observed()
+    observe_edges(b'{"data": [', b'], "usage": null}', observed)
+    assert observed.usage is None

@@ -1,0 +1,170 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from policies.usage import Usage
+from proxy.exchange import Observed
+from proxy.wire.streams import (
+    DONE,
+    StreamObserver,
+    error_event,
+    is_added_usage_event,
+    without_obfuscation,
+    without_usage_event,
+)
+
+USAGE = {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}
+
+
+def event(obj: object, **dumps: Any) -> bytes:
+    return b"data: " + json.dumps(obj, **dumps).encode() + b"\n\n"
+
+
+def text(piece: str, *, index: int = 0, finish: str | None = None, **more: object) -> dict[str, object]:
+    choice = {"index": index, "text": piece, "logprobs": None, "finish_reason": finish}
+    return {"id": "c", "model": "m", "choices": [choice], **more}
+
+
+def delta(*, index: int = 0, finish: str | None = None, **fields: object) -> dict[str, object]:
+    return {"id": "c", "model": "m", "choices": [{"index": index, "delta": fields, "finish_reason": finish}]}
+
+
+USAGE_EVENT = event({"id": "c", "model": "m", "choices": [], "usage": USAGE})
+
+
+def observe(*events: bytes, drops_usage: bool = False) -> tuple[Observed, StreamObserver, bytes]:
+    observed = Observed()
+    observer = StreamObserver(observed, drops_usage=drops_usage)
+    return observed, observer, b"".join(observer.observe([each]) for each in events)
+
+
+@pytest.mark.parametrize(
+    ("candidate", "expected"),
+    [
+        pytest.param(USAGE_EVENT, True, id="empty choices and a usage object"),
+        pytest.param(event({"choices": [], "usage": USAGE}, separators=(",", ":")), True, id="without spaces"),
+        pytest.param(event({"choices": [], "usage": None}), False, id="empty choices and usage null"),
+        pytest.param(event({"choices": [], "prompt_filter_results": []}), False, id="Azure's first event"),
+        pytest.param(event(text("", finish="stop", usage=USAGE)), False, id="usage on the finish chunk"),
+        pytest.param(event({"usage": USAGE}), False, id="usage and no choices member"),
+        pytest.param(event(text('"usage": {')), False, id="usage in the text"),
+        pytest.param(b': "usage": {}\n\n', False, id="usage in a comment"),
+        pytest.param(DONE, False, id="the end"),
+    ],
+)
+def test_only_a_usage_event_is_ever_taken_out(candidate: bytes, expected: bool) -> None:  # noqa: FBT001
+    assert is_added_usage_event(candidate) is expected
+    for drops in (True, False):
+        _, observer, passed = observe(event(text("a")), candidate, drops_usage=drops)
+        kept = b"" if expected and drops else candidate
+        assert passed + observer.held == event(text("a")) + kept
+
+
+@pytest.mark.parametrize(
+    ("events", "expected"),
+    [
+        pytest.param([event(text("ab")), event(text("c"))], (2, 3), id="text of completions"),
+        pytest.param([event(delta(content="é漢"))], (1, 5), id="escaped characters count as their UTF-8"),
+        pytest.param([event(delta(content="é漢"), ensure_ascii=False)], (1, 5), id="characters as they are"),
+        pytest.param([event(delta(role="assistant", content=""))], (0, 0), id="an empty delta is nothing"),
+        pytest.param([event(text("a")) + event(text("b", index=1))], (2, 2), id="two events in one read"),
+        pytest.param([event(text('say "text": "no"\\'))], (1, 17), id="a member's name inside the text"),
+        pytest.param(
+            [event(delta(tool_calls=[{"index": 0, "function": {"arguments": '{"a"'}}]))], (1, 4), id="tool calls"
+        ),
+        pytest.param([event(delta(reasoning_content="hm", content="x"))], (2, 3), id="reasoning"),
+        pytest.param([b'data: {"choices":[{"text":"\\ud800"}]}\n\n'], (1, 6), id="a lone surrogate"),
+        pytest.param([b": ping\n\n"], (0, 0), id="comments are nothing"),
+    ],
+)
+def test_what_was_generated_is_counted(events: list[bytes], expected: tuple[int, int]) -> None:
+    observed, _, passed = observe(*events)
+    assert (observed.content_events, observed.content_bytes) == expected
+    assert passed == b"".join(events)
+
+
+def test_facts_are_read_from_the_events_that_tell_them() -> None:
+    observed, observer, passed = observe(
+        event({"id": "", "model": "", "choices": [], "prompt_filter_results": []}),
+        event(text("a", system_fingerprint="fp_1")),
+        event(text("b", index=1)),
+        event(text("", finish="stop")),
+        event(text("", index=1, finish="length")),
+        USAGE_EVENT,
+        DONE,
+        drops_usage=True,
+    )
+    assert observed.model == "m"
+    assert observed.fingerprint == "fp_1"
+    assert observed.finish_reasons == {0: "stop", 1: "length"}
+    assert observed.usage == Usage(7, 3)
+    assert observer.held == DONE
+    assert DONE not in passed
+    assert observer.has_finished(2)
+    assert not observer.has_finished(3)
+
+
+@pytest.mark.parametrize(
+    ("events", "finished"),
+    [
+        pytest.param([event(text("", finish="stop")), DONE], True, id="finish reason and [DONE]"),
+        pytest.param([event(text("", finish="stop")), b"data:[DONE]\r\n\r\n"], True, id="another spelling of [DONE]"),
+        pytest.param([event(text("", finish="stop")), b": x\ndata: [DONE]\n\n"], True, id="a comment before [DONE]"),
+        pytest.param([event(text("", finish="stop"), separators=(",", ":")), DONE], True, id="compact JSON"),
+        pytest.param([event(text("a")), DONE], False, id="[DONE] without a finish reason"),
+        pytest.param([event(text("", finish="stop"))], False, id="a finish reason without [DONE]"),
+        pytest.param([event(text("[DONE]", finish="stop"))], False, id="[DONE] only in the text"),
+        pytest.param([event({"error": {"message": "x"}}), event(text("", finish="stop")), DONE], False, id="an error"),
+        pytest.param([event({"error": "x"}), event(text("", finish="stop")), DONE], False, id="an error as text"),
+    ],
+)
+def test_a_stream_has_finished_when_every_choice_and_done_say_so(events: list[bytes], *, finished: bool) -> None:
+    _, observer, _ = observe(event(text("a")), *events)
+    assert observer.has_finished(1) is finished
+
+
+def test_all_from_done_on_is_held() -> None:
+    observed = Observed()
+    observer = StreamObserver(observed, drops_usage=True)
+    assert observer.observe([event(text("a")), DONE, b": bye\n\n"]) == event(text("a"))
+    assert observer.observe([b": late\n\n"]) == b""
+    assert observer.held == DONE + b": bye\n\n: late\n\n"
+
+
+def test_garbage_passes_and_tells_nothing() -> None:
+    garbage = [
+        b"data: {broken\n\n",
+        b"data: 1\n\n",
+        b'data: {"choices": 3, "usage": {"x": 1}, "model": 4}\n\n',
+        b"data\n\n",
+    ]
+    observed, _, passed = observe(*garbage)
+    assert passed == b"".join(garbage)
+    assert observed == Observed()
+
+
+def test_a_stored_stream_loses_only_its_usage_event() -> None:
+    rest = [event(text("a")), event(text("", finish="stop", usage=None))]
+    assert without_usage_event(b"".join([*rest, USAGE_EVENT, DONE])) == b"".join([*rest, DONE])
+    assert without_usage_event(b"".join([*rest, DONE])) == b"".join([*rest, DONE])
+    assert without_usage_event(b"".join([*rest, USAGE_EVENT, DONE[:-1]])) == b"".join([*rest, DONE[:-1]])
+
+
+@pytest.mark.parametrize(
+    ("stream", "expected"),
+    [
+        pytest.param(b'data: {"a":1,"obfuscation":"x9"}\n\n', b'data: {"a":1}\n\n', id="as the last member"),
+        pytest.param(b'data: {"obfuscation": "x9", "a":1}\n\n', b'data: {"a":1}\n\n', id="as the first member"),
+        pytest.param(b'data: {"t":"\\"obfuscation\\": \\"x\\""}\n\n', None, id="in the text it stays"),
+        pytest.param(b'data: {"a":1}\n\n', None, id="without it nothing changes"),
+    ],
+)
+def test_obfuscation_is_not_stored(stream: bytes, expected: bytes | None) -> None:
+    assert without_obfuscation(stream) == (stream if expected is None else expected)
+
+
+def test_an_error_event_is_one_event() -> None:
+    assert error_event(b'{"error":{}}') == b'data: {"error":{}}\n\n'
