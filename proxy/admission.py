@@ -1,0 +1,482 @@
+"""Admission: room is taken before a request is forwarded and given back after, in one frame (SPEC §5, DESIGN §3).
+
+    async with admissions.admit(decision, exchange) as admission:
+        ...
+        await admission.settle(entry)      # before the answer's last bytes
+
+Reservation and look-up leave in one tick and are awaited together; settlement, usage record and the entry of the cache
+likewise. Whoever leaves the block in whatever way has settled, and nothing that is cancelled stops that. What the store
+cannot be told goes to the spool. This file takes and gives back as the decision says; it knows no window and no price,
+and neither the scripts' arguments (`store/reservations`) nor what goes on in the background (`upkeep`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import structlog
+
+from policies import freshness
+from policies.cacheability import Keyed
+from policies.charges import NOTHING, Charged, Seen, charge
+from policies.errors import LimitExceeded, Rejection
+from policies.freshness import Fit
+from policies.limits import taken
+from policies.room import Room, refuse
+from proxy.errors import ClientLeft, GatewayError, StoreUnavailable, UpstreamError, status_of
+from proxy.exchange import CacheResult, Observed, Outcome
+from proxy.local_limits import LocalLimits
+from proxy.records import orphan_record, usage_record
+from proxy.store import keys as store_keys
+from proxy.store.entries import StoredAnswer
+from proxy.store.keys import Keys
+from proxy.store.reservations import (
+    Ending,
+    Hits,
+    Reservations,
+    Reserved,
+    Settlement,
+    Verdict,
+    read_admit,
+    read_levels,
+    share,
+)
+from proxy.upkeep import Upkeep
+from proxy.wire.limit_fields import limit_headers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from datetime import tzinfo
+    from types import TracebackType
+
+    from policies.decision import Decision
+    from policies.limits import BoundLimit
+    from policies.windows import Level
+    from proxy.exchange import Exchange, Headers
+    from proxy.metrics import Metrics
+    from proxy.spool import Spool
+    from proxy.store.connection import Reply, Store
+    from proxy.store.reservations import Count
+
+_MAX_TRIES: Final = 3
+"""An admission is sent again when the store's clock was not where we thought it was."""
+_CLOSE_SECONDS: Final = 1.0
+_RETRY_AFTER_SECONDS: Final = 1
+_FIRST_ERROR_STATUS: Final = 400
+_MILLISECONDS: Final = 1_000
+
+_log = structlog.get_logger(__name__)
+
+
+class Admissions:
+    """What admits the requests of one worker. Open with `start`, end with `close`."""
+
+    def __init__(  # noqa: PLR0913  the parts it stands on, by name
+        self,
+        state: Store,
+        cache: Store,
+        *,
+        organization: str,
+        zone: tzinfo,
+        spool: Spool,
+        metrics: Metrics,
+        workers: int = 1,
+        lease_seconds: float = 30.0,
+    ) -> None:
+        """Take two started stores; `zone` is the organization's time zone, `workers` how many share local limits."""
+        self.state = state
+        self.cache = cache
+        self.metrics = metrics
+        self.reservations = Reservations(state, Keys(organization), zone, lease_seconds=lease_seconds)
+        self.live: dict[str, Admission] = {}
+        self.local = LocalLimits(workers=workers, held_here=self._held_here)
+        self._pending: set[asyncio.Future[Any]] = set()
+        self._upkeep = Upkeep(
+            self.reservations, self.live, store=state, spool=spool, metrics=metrics, lease_seconds=lease_seconds
+        )
+
+    async def start(self) -> None:
+        """Begin what goes on in the background: renewing leases, booking orphans, delivering the spool."""
+        self._upkeep.start()
+
+    async def close(self) -> None:
+        """Wait for settlements under way, deliver the spool if the store is there, and end the background's work."""
+        if self._pending:
+            await asyncio.wait(self._pending, timeout=_CLOSE_SECONDS)
+        await self._upkeep.close()
+
+    def admit(self, decision: Decision, exchange: Exchange) -> Admission:
+        """Return the frame of one request. Entering it raises LimitExceeded or StoreUnavailable."""
+        return Admission(self, decision, exchange)
+
+    def record(self, exchange: Exchange) -> None:
+        """Leave the usage record of an exchange that was not admitted; it must have a principal.
+
+        Nobody waits for it but `close`. Never raises; what the store does not take is spooled.
+        """
+        record = usage_record(exchange, exchange.charged).decode()
+        self.end(Settlement(exchange.request_id, Ending.SETTLE, record, (), self.now()))
+
+    def now(self) -> int:
+        """Return Unix milliseconds of the store's clock, as far as it is known."""
+        return self.reservations.now()
+
+    def end(
+        self, settlement: Settlement, told: Callable[[Sequence[Level]], None] | None = None
+    ) -> asyncio.Future[None]:
+        """Tell the store that a request has ended, or the spool if the store cannot be told.
+
+        The future is done when either knows, within the store's time-out, and never fails; `told` gets the levels
+        after it. Nobody can stop it: a waiter that is cancelled leaves it under way, and `close` waits for it.
+        """
+        done = self.promise()
+
+        def finish(reply: asyncio.Future[Reply]) -> None:
+            error = None if reply.cancelled() else reply.exception()
+            if reply.cancelled() or error is not None:
+                self._keep(settlement, error)
+            elif told is not None:
+                told(read_levels(reply.result()))
+            _fulfil(done)
+
+        self.reservations.send(settlement).add_done_callback(finish)
+        return done
+
+    def store(self, plan: Keyed, entry: StoredAnswer, exchange: Exchange) -> asyncio.Future[None]:
+        """Put an answer into the cache; `exchange.is_stored` is taken back if that fails. The future never fails."""
+        done = self.promise()
+
+        def finish(reply: asyncio.Future[Reply]) -> None:
+            if reply.cancelled() or reply.exception() is not None:
+                exchange.is_stored = False
+            _fulfil(done)
+
+        exchange.is_stored = True
+        key, life = store_keys.entry(plan.key), plan.ttl_seconds * _MILLISECONDS
+        self.cache.send("SET", key, entry.pack(), "PX", life).add_done_callback(finish)
+        return done
+
+    def promise(self) -> asyncio.Future[None]:
+        """Return a future that `close` waits for."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._pending.add(done)
+        done.add_done_callback(self._pending.discard)
+        return done
+
+    def _keep(self, settlement: Settlement, error: BaseException | None) -> None:
+        if not isinstance(error, StoreUnavailable | None):
+            _log.error("settlement failed unexpectedly", request_id=settlement.request_id, exc_info=error)
+        self._upkeep.keep(settlement)
+
+    def _held_here(self, key: str) -> int:
+        return sum(1 for admission in self.live.values() for count in admission.counts if count.key == key)
+
+
+class Admission:
+    """One request between its reservation and its settlement.
+
+    `cached` is the stored answer to serve, None if there is none that fits; `counts` are where its limits count.
+    """
+
+    __slots__ = (
+        "_admissions",
+        "_decision",
+        "_done",
+        "_exchange",
+        "_is_sent",
+        "_local_counts",
+        "_rooms",
+        "_verdict",
+        "cached",
+        "counts",
+        "is_local",
+    )
+
+    def __init__(self, admissions: Admissions, decision: Decision, exchange: Exchange) -> None:
+        """Admit nothing yet: that is done by entering."""
+        self.cached: StoredAnswer | None = None
+        self.counts: tuple[Count, ...] = ()
+        self.is_local = False
+        self._admissions = admissions
+        self._decision = decision
+        self._exchange = exchange
+        self._local_counts: tuple[Count, ...] = ()
+        self._rooms: tuple[Room, ...] = ()
+        self._verdict = Verdict.REFUSED
+        self._is_sent = False
+        self._done: asyncio.Future[Any] | None = None
+
+    def limit_headers(self) -> Headers:
+        """Return the headers that tell what is left, as last heard of: after `settle`, what is left after it."""
+        return limit_headers(self._rooms)
+
+    async def __aenter__(self) -> Self:
+        """Reserve and look up in one trip. Whatever this raises, it leaves nothing held."""
+        looked_up = self._send_look_up()
+        try:
+            await self._reserve()
+            await self._read_look_up(looked_up)
+            self._check_hit()
+        except asyncio.CancelledError:
+            self._release()
+            raise
+        except BaseException:
+            await asyncio.shield(self._release())
+            raise
+        self._admissions.live[self._exchange.request_id] = self
+        self._admissions.metrics.reservations_outstanding.inc()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Settle, unless that was done; a waiter that is cancelled once more leaves the settlement under way."""
+        if self._done is None and error is not None:
+            _note(self._exchange, error)
+        await self.settle()
+
+    async def settle(self, entry: StoredAnswer | None = None) -> None:
+        """Book what the request took, leave its usage record, and put `entry` into the cache if there is one.
+
+        What happened has to stand in the exchange by now: status, outcome, what was seen of the answer. Returns when
+        the stores have acknowledged, at the latest after their time-out; the first call counts, others wait for it.
+        """
+        if self._done is None:
+            self._done = self._begin_settlement(entry)
+        await asyncio.shield(self._done)
+
+    # Reservation
+
+    async def _reserve(self) -> None:
+        """Ask the store for room; where it is away, this process. Raises LimitExceeded or StoreUnavailable."""
+        admissions = self._admissions
+        now = admissions.now()
+        for _ in range(_MAX_TRIES):
+            self.counts = admissions.reservations.counts(self._decision.limits, now)
+            self._is_sent = admissions.state.is_available
+            try:
+                reserved = read_admit(await self._send_admit(now))
+            except StoreUnavailable as error:
+                self._reserve_locally(error, admissions.now())
+                return
+            if reserved.verdict not in _TRY_AGAIN:
+                self._accept(reserved)
+                return
+            now = reserved.now
+        raise StoreUnavailable("The store's clock does not stand still enough to admit anything by it.")
+
+    def _send_admit(self, now: int) -> asyncio.Future[Reply]:
+        return self._admissions.reservations.send_admit(
+            self._exchange.request_id,
+            self.counts,
+            hits=self._hits(),
+            deadline=now + round(self._admissions.state.timeout_seconds * _MILLISECONDS),
+            record=orphan_record(self._exchange),
+        )
+
+    def _hits(self) -> Hits:
+        plan = self._decision.cache
+        if plan.only_if_cached:
+            return Hits.ONLY
+        return Hits.MAYBE if isinstance(plan, Keyed) and plan.look_up else Hits.NO
+
+    def _accept(self, reserved: Reserved) -> None:
+        if reserved.verdict is Verdict.ENDED:
+            raise StoreUnavailable("A request of this id has ended before.")
+        self._verdict = reserved.verdict
+        self._see(reserved.levels)
+        self._admissions.local.see(self.counts, reserved.levels)
+        if reserved.verdict is Verdict.REFUSED:
+            self._is_sent = False
+            self._refuse(room for room in self._rooms if not room.fits)
+
+    def _see(self, levels: Sequence[Level]) -> None:
+        pairs = zip(self.counts, levels, strict=True)
+        self._rooms = tuple(Room(count.bound, level, count.bound.tank, count.span) for count, level in pairs)
+
+    def _reserve_locally(self, error: StoreUnavailable, now: int) -> None:
+        """Do what each limit says for a store that is away (SPEC §10)."""
+        for count in self.counts:
+            if count.bound.limit.on_store_failure == "deny":
+                raise _denied(count.bound, error) from error
+        self.is_local = True
+        self._local_counts = tuple(each for each in self.counts if each.bound.limit.on_store_failure == "local")
+        local = self._admissions.local
+        self._verdict = local.admit(self._local_counts, hits=self._hits(), now=now)
+        self._rooms = tuple(
+            Room(each.bound, local.level(each, now), local.tank(each.bound), each.span) for each in self._local_counts
+        )
+        if self._verdict is Verdict.REFUSED:
+            self._refuse(room for room in self._rooms if not room.fits)
+
+    def _refuse(self, blocking: Iterable[Room]) -> None:
+        refusal = refuse(tuple(blocking))
+        bound = refusal.room.bound
+        self._admissions.metrics.limit_refusals_total.labels(bound.policy, bound.name).inc()
+        raise LimitExceeded(
+            refusal.message,
+            code=refusal.code,
+            retry_after_seconds=refusal.retry_after_seconds,
+            headers=limit_headers(self._rooms, retry_after_seconds=refusal.retry_after_seconds),
+        )
+
+    # Look-up
+
+    def _send_look_up(self) -> asyncio.Future[Reply] | None:
+        plan = self._decision.cache
+        exchange = self._exchange
+        if not isinstance(plan, Keyed):
+            exchange.cache, exchange.cache_reason = CacheResult.BYPASS, plan.reason
+            return None
+        if not plan.look_up:
+            exchange.cache, exchange.cache_reason = CacheResult.BYPASS, "no-cache"
+            return None
+        exchange.cache = CacheResult.MISS
+        reply = self._admissions.cache.send("GET", store_keys.entry(plan.key))
+        reply.add_done_callback(_forget_failure)
+        return reply
+
+    async def _read_look_up(self, reply: asyncio.Future[Reply] | None) -> None:
+        """Take the stored answer if it fits; a cache that fails is a miss (SPEC §6)."""
+        plan = self._decision.cache
+        if reply is None or not isinstance(plan, Keyed):
+            return
+        try:
+            entry = StoredAnswer.unpack(await reply)
+        except StoreUnavailable:
+            self._exchange.cache_reason = "unavailable"
+            return
+        if entry is not None:
+            self._judge(plan, entry)
+
+    def _judge(self, plan: Keyed, entry: StoredAnswer) -> None:
+        exchange = self._exchange
+        fit = freshness.judge(
+            plan,
+            age_milliseconds=freshness.age_milliseconds(entry.created_milliseconds, int(time.time() * _MILLISECONDS)),
+            is_stored_stream=entry.is_stream,
+            wants_stream=self._decision.effective.view.is_stream,
+        )
+        if fit is Fit.STALE:
+            exchange.cache = CacheResult.STALE
+        elif fit is not Fit.GOOD:
+            exchange.cache_reason = fit.value
+        else:
+            exchange.cache = CacheResult.HIT
+            exchange.answer = Observed(
+                usage=entry.usage, model=entry.model, fingerprint=entry.fingerprint, is_complete=True
+            )
+            self.cached = entry
+
+    def _check_hit(self) -> None:
+        """Refuse who was admitted for a hit only and found none (SPEC §5); only-if-cached is answered elsewhere."""
+        if self._verdict is Verdict.HIT and self.cached is None and not self._decision.cache.only_if_cached:
+            self._refuse(room for room in self._rooms if not room.bound.is_taken_by_hits and not room.fits)
+
+    # Settlement
+
+    def _release(self) -> asyncio.Future[None]:
+        """Give everything back; the store is not asked if it never heard of the request."""
+        if self.is_local:
+            self._end_locally(None)
+        if self._is_sent:
+            shares = tuple(share(count, 0) for count in self.counts)
+            request_id = self._exchange.request_id
+            return self._admissions.end(Settlement(request_id, Ending.RELEASE, "", shares, self._admissions.now()))
+        done = self._admissions.promise()
+        _fulfil(done)
+        return done
+
+    def _begin_settlement(self, entry: StoredAnswer | None) -> asyncio.Future[Any]:
+        """Send everything in one tick: what was taken, the usage record, the answer to keep."""
+        admissions, exchange, plan = self._admissions, self._exchange, self._decision.cache
+        admissions.live.pop(exchange.request_id, None)
+        admissions.metrics.reservations_outstanding.dec()
+        exchange.charged = self._charge()
+        if self.is_local:
+            self._end_locally(exchange.charged)
+        stored = None
+        if entry is not None and isinstance(plan, Keyed) and plan.store:
+            stored = admissions.store(plan, entry, exchange)
+        shares = tuple(share(count, self._amount(count.bound, exchange.charged)) for count in self.counts)
+        record = usage_record(exchange, exchange.charged).decode()
+        settlement = Settlement(exchange.request_id, Ending.SETTLE, record, shares, admissions.now())
+        settled = admissions.end(settlement, None if self.is_local else self._see)
+        return settled if stored is None else asyncio.gather(settled, stored)
+
+    def _end_locally(self, charged: Charged | None) -> None:
+        """Do in this process what a settlement does, or with no charge a release."""
+        if self._verdict is not Verdict.REFUSED:
+            counts, now = self._local_counts, self._admissions.now()
+            amounts = [0 if charged is None else self._amount(count.bound, charged) for count in counts]
+            self._admissions.local.end(counts, self._verdict, amounts, now)
+
+    def _charge(self) -> Charged:
+        if self.cached is not None:
+            return NOTHING
+        decision = self._decision
+        charged = charge(decision.effective, decision.model, decision.worst_case, _seen(self._exchange, decision))
+        if decision.worst_case.is_bounded and charged.tokens > decision.worst_case.tokens:
+            self._admissions.metrics.underestimates_total.inc()
+        return charged
+
+    def _amount(self, bound: BoundLimit, charged: Charged) -> int:
+        """Return what the request takes from one of its limits; hits take tokens only where the policy says so."""
+        if self.cached is None or bound.limit.of != "tokens":
+            return taken(bound, charged)
+        if bound.limit.charge_hits != "full":
+            return 0
+        usage = self.cached.usage
+        return bound.ask if usage is None else taken(bound, Charged(usage.input_tokens, usage.output_tokens))
+
+
+_TRY_AGAIN: Final = (Verdict.LATE, Verdict.MOVED)
+
+
+def _seen(exchange: Exchange, decision: Decision) -> Seen:
+    """Gather what the exchange tells of its answer."""
+    answer, status = exchange.answer, exchange.upstream_status
+    is_counted = bool(answer.finish_reasons or answer.content_events or answer.content_bytes)
+    return Seen(
+        usage=answer.usage,
+        content_events=answer.content_events,
+        content_bytes=answer.content_bytes,
+        is_served=exchange.attempts > 0 and (status is None or status < _FIRST_ERROR_STATUS),
+        is_ended=answer.is_complete or exchange.outcome in (Outcome.COMPLETED, Outcome.INCOMPLETE),
+        is_abandoned=exchange.outcome is Outcome.CLIENT_LEFT,
+        is_readable=answer.is_complete or is_counted or decision.effective.view.is_stream,
+    )
+
+
+def _note(exchange: Exchange, error: BaseException) -> None:
+    """Write into the exchange how an exception that passes through the frame ends it, for its record."""
+    if isinstance(error, Rejection | GatewayError):
+        exchange.status = exchange.status or status_of(error)
+        exchange.error_code = error.code or error.type
+        if isinstance(error, Rejection):
+            exchange.outcome = Outcome.REJECTED
+        elif isinstance(error, UpstreamError):
+            exchange.outcome = Outcome.UPSTREAM_ERROR
+    elif isinstance(error, asyncio.CancelledError | ClientLeft):
+        exchange.outcome = Outcome.CLIENT_LEFT
+
+
+def _denied(bound: BoundLimit, error: StoreUnavailable) -> StoreUnavailable:
+    return StoreUnavailable(
+        f"Limit {bound.name!r} of policy {bound.policy!r} cannot be counted while its store is away, and its "
+        f"on_store_failure says deny: {error.message}",
+        retry_after_seconds=_RETRY_AFTER_SECONDS,
+    )
+
+
+def _fulfil(done: asyncio.Future[None]) -> None:
+    if not done.done():
+        done.set_result(None)
+
+
+def _forget_failure(reply: asyncio.Future[Reply]) -> None:
+    """Look at a failure that perhaps nobody awaits, so that the loop does not report it."""
+    if not reply.cancelled():
+        reply.exception()

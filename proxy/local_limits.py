@@ -1,0 +1,106 @@
+"""Limits while the store is away: counted in this process, for its share among the workers (SPEC §10).
+
+A worker starts from what it last saw left, divided by the workers, rounded down; where it never saw anything, from the
+limit so divided. The arithmetic is `policies/windows`; this file knows no store, and is told the time.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final
+
+from policies import windows
+from policies.windows import Level, Tank, Unwindowed
+from proxy.store.reservations import Hits, Verdict, how_taken
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from policies.limits import BoundLimit
+    from proxy.store.reservations import Count
+
+MAX_SEEN: Final = 10_000
+"""How many counts are remembered; the one that was not used longest is forgotten first."""
+
+
+class LocalLimits:
+    """What one worker knows of limits without asking the store."""
+
+    def __init__(self, *, workers: int, held_here: Callable[[str], int]) -> None:
+        """`held_here` tells how many of this worker's requests under way count at a key."""
+        self._workers = workers
+        self._held_here = held_here
+        self._seen: OrderedDict[str, Level] = OrderedDict()
+        self._levels: OrderedDict[str, Level] = OrderedDict()
+
+    def see(self, counts: Sequence[Count], levels: Sequence[Level]) -> None:
+        """Remember what the store said last, and forget what was counted without it."""
+        self._levels.clear()
+        for count, level in zip(counts, levels, strict=True):
+            self._seen[count.key] = level
+            self._seen.move_to_end(count.key)
+        while len(self._seen) > MAX_SEEN:
+            self._seen.popitem(last=False)
+
+    def admit(self, counts: Sequence[Count], *, hits: Hits, now: int) -> Verdict:
+        """Take from all counts or from none, as `admit.lua` does."""
+        verdict = Verdict.HIT if hits is Hits.ONLY else Verdict.ADMITTED
+        for count in counts:
+            how = how_taken(count.bound)
+            if (hits is Hits.ONLY and how == "miss") or self._fits(count, now):
+                continue
+            if how != "miss" or hits is Hits.NO:
+                return Verdict.REFUSED
+            verdict = Verdict.HIT
+        for count in counts:
+            self._take(count, verdict, now)
+        return verdict
+
+    def end(self, counts: Sequence[Count], verdict: Verdict, taken: Sequence[int], now: int) -> None:
+        """Give back what a request holds and book what it took."""
+        for count, amount in zip(counts, taken, strict=True):
+            if count.key not in self._levels:  # the store came back in between; it counts from there
+                continue
+            tank, spent, held = self.tank(count.bound), *_taken(count.bound, verdict)
+            level = windows.give_back(self._levels[count.key], tank, now, held=held)
+            self._levels[count.key] = windows.take(level, tank, now, spend=max(0, amount - spent))
+
+    def level(self, count: Count, now: int) -> Level:
+        """Return a count as this worker has it."""
+        tank = self.tank(count.bound)
+        level = self._levels.get(count.key)
+        if level is None:
+            level = self._levels[count.key] = self._first_level(count, tank, now)
+            while len(self._levels) > MAX_SEEN:
+                self._levels.popitem(last=False)
+        return windows.leaked(level, tank, now)
+
+    def tank(self, bound: BoundLimit) -> Tank:
+        """Return this worker's share of a limit."""
+        tank = bound.tank
+        return Tank(tank.capacity // self._workers, tank.amount, tank.period * self._workers)
+
+    def _first_level(self, count: Count, tank: Tank, now: int) -> Level:
+        if isinstance(count.bound.window, Unwindowed):
+            return Level(held=self._held_here(count.key), at=now)
+        seen = self._seen.get(count.key)
+        if seen is None:
+            return Level(at=now)
+        left = windows.left(windows.leaked(seen, count.bound.tank, now), count.bound.tank)
+        return Level(spent=max(0, tank.capacity - left // self._workers), at=now)
+
+    def _fits(self, count: Count, now: int) -> bool:
+        return windows.fits(self.level(count, now), self.tank(count.bound), count.bound.ask, now)
+
+    def _take(self, count: Count, verdict: Verdict, now: int) -> None:
+        spent, held = _taken(count.bound, verdict)
+        level = self.level(count, now)
+        self._levels[count.key] = windows.take(level, self.tank(count.bound), now, spend=spent, hold=held)
+
+
+def _taken(bound: BoundLimit, verdict: Verdict) -> tuple[int, int]:
+    """Return what an admission spends of a limit, and what it holds."""
+    how = how_taken(bound)
+    if verdict is Verdict.ADMITTED and how == "spend":
+        return bound.ask, 0
+    return 0, bound.ask if verdict is Verdict.ADMITTED or how != "miss" else 0

@@ -1,0 +1,74 @@
+"""Names of all keys in the stores; nobody else makes one.
+
+Everything that one script may touch shares the hash tag of its organization, so that the scripts run on a cluster.
+Cached answers have none: they spread over all slots. This file knows no command and no life time.
+
+    {org}:limit:<policy>:<limit>:<per>:<scope…>[:<window's start>]   hash    what is spent and held
+    {org}:hold:<request id>                                           hash    what one request holds, or how it ended
+    {org}:leases                                                      zset    live holds by the end of their lease
+    {org}:outbox                                                      stream  usage records until they are drained
+    {org}:drainer                                                     string  who drains
+    entry:<cache key>                                                 string  one stored answer
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
+
+if TYPE_CHECKING:
+    from policies.limits import BoundLimit
+
+PREFIX: Final = "tidegate"
+
+_PLAIN: Final = re.compile(r"[A-Za-z0-9_.~@-]{1,64}", re.ASCII)
+_MAX_QUOTED: Final = 96
+_DIGEST_BYTES: Final = 16
+
+
+def part(text: str) -> str:
+    """Write any text so that it can stand between colons: quoted, and a digest where that would be long."""
+    if _PLAIN.fullmatch(text):
+        return text
+    quoted = quote(text, safe="@", errors="surrogatepass")
+    if len(quoted) <= _MAX_QUOTED:
+        return quoted
+    return "%" + blake2b(quoted.encode(), digest_size=_DIGEST_BYTES).hexdigest()
+
+
+class Keys:
+    """The keys of one organization."""
+
+    __slots__ = ("_holds", "_limits", "drainer", "leases", "outbox")
+
+    def __init__(self, organization: str) -> None:
+        """Make the names of an organization by its id."""
+        tag = f"{PREFIX}:{{{part(organization)}}}"
+        self.leases = f"{tag}:leases"
+        self.outbox = f"{tag}:outbox"
+        self.drainer = f"{tag}:drainer"
+        self._holds = f"{tag}:hold:"
+        self._limits = f"{tag}:limit:"
+
+    def hold(self, request_id: str) -> str:
+        """Return where a request's hold stands, and afterwards how it ended."""
+        return self._holds + part(request_id)
+
+    def limit(self, bound: BoundLimit, window_start: int | None = None) -> str:
+        """Return where a limit counts; `window_start` (Unix milliseconds) tells calendar windows apart."""
+        base = self._limits + _counter(bound.policy, bound.counter, bound.limit.per or "-")
+        scope = ":".join(map(part, bound.scope))
+        return f"{base}:{scope}" if window_start is None else f"{base}:{scope}:{window_start}"
+
+
+def entry(cache_key: str) -> str:
+    """Return where the stored answer of a cache key stands."""
+    return f"{PREFIX}:entry:{cache_key}"
+
+
+@lru_cache(maxsize=4096)
+def _counter(policy: str, counter: str, per: str) -> str:
+    return f"{part(policy)}:{part(counter)}:{part(per)}"

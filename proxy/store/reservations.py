@@ -1,0 +1,254 @@
+"""The limit scripts as typed calls: what they are given, and what their replies mean.
+
+The layout of KEYS and ARGV of `admit`, `settle`, `renew` and `expired` is known here and in the heads of the scripts.
+This file decides nothing: it does not know when to admit or to settle, nor what anything costs.
+"""
+
+from __future__ import annotations
+
+import time
+from asyncio import gather
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from policies.windows import Calendar, Level, Span, Tank, calendar_span
+from proxy.store.scripts import Script
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Mapping, Sequence
+    from datetime import tzinfo
+
+    from policies.limits import BoundLimit
+    from proxy.store.connection import Argument, Reply, Store
+    from proxy.store.keys import Keys
+
+HOLD_LIFE_MILLISECONDS: Final = 86_400_000
+"""How long an unsettled hold waits for somebody who books it; its lease is much shorter."""
+TOMBSTONE_LIFE_MILLISECONDS: Final = 600_000
+"""How long it is known that a request has ended, so that its settlement is not booked twice."""
+LEASES_PER_LIFE: Final = 3
+"""A limit's key outlives its refilling by this many leases: room that is held in it is not forgotten."""
+
+_ADMIT: Final = Script("admit")
+_SETTLE: Final = Script("settle")
+_RENEW: Final = Script("renew")
+_EXPIRED: Final = Script("expired")
+_HEAD: Final = 2
+
+
+class Verdict(StrEnum):
+    """What `admit` says."""
+
+    ADMITTED = "admitted"
+    HIT = "hit"
+    """Admitted for a hit only."""
+    REFUSED = "refused"
+    LATE = "late"
+    """Executed after its deadline; nothing was taken."""
+    MOVED = "moved"
+    """A calendar window is not the one that was meant; nothing was taken."""
+    ENDED = "ended"
+    """The request was settled or released before."""
+
+
+class Hits(StrEnum):
+    """Whether a stored answer may do."""
+
+    NO = "no"
+    MAYBE = "maybe"
+    ONLY = "only"
+
+
+class Ending(StrEnum):
+    """How a reservation ends."""
+
+    SETTLE = "settle"
+    ORPHAN = "orphan"
+    RELEASE = "release"
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """Where one bound limit counts for one request: the key, and the calendar window if it has one."""
+
+    bound: BoundLimit
+    key: str
+    span: Span | None
+
+
+class Share(msgspec.Struct, frozen=True, array_like=True):
+    """What one request takes from one key, as kept with the hold and in the spool: enough to settle without more.
+
+    `until` is the end of the calendar window in Unix milliseconds, 0 without one.
+    """
+
+    key: str
+    amount: int
+    period: int
+    taken: int
+    until: int
+
+
+class Settlement(msgspec.Struct, frozen=True):
+    """The end of a request, as it goes to the store at once or from the spool later.
+
+    `ended_milliseconds` is when it ended, by the store's clock; `record` the usage record, empty for none.
+    """
+
+    request_id: str
+    ending: Ending
+    record: str
+    shares: tuple[Share, ...]
+    ended_milliseconds: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reserved:
+    """Reply of `admit`: levels in the order of the counts, empty for a verdict that reads none."""
+
+    verdict: Verdict
+    now: int
+    levels: tuple[Level, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Orphan:
+    """A hold whose lease is over: the record that was left with it, and what it took at worst."""
+
+    request_id: str
+    record: str
+    shares: tuple[Share, ...]
+
+
+class Reservations:
+    """The limits, holds and usage records of one organization in one store."""
+
+    def __init__(self, store: Store, keys: Keys, zone: tzinfo, *, lease_seconds: float) -> None:
+        """`zone` is where calendar windows begin."""
+        self._store = store
+        self._keys = keys
+        self._zone = zone
+        self._lease = round(lease_seconds * 1000)
+        self._grace = self._lease * LEASES_PER_LIFE
+        self._spans: dict[Calendar, Span] = {}
+
+    def now(self) -> int:
+        """Return Unix milliseconds of the store's clock, as far as it is known."""
+        return int((time.time() + self._store.clock_offset_seconds()) * 1000)
+
+    def counts(self, limits: Sequence[BoundLimit], now: int) -> tuple[Count, ...]:
+        """Return where limits count at `now` (Unix milliseconds of the store's clock)."""
+        return tuple(self._count(bound, now) for bound in limits)
+
+    def _count(self, bound: BoundLimit, now: int) -> Count:
+        if not isinstance(bound.window, Calendar):
+            return Count(bound, self._keys.limit(bound), None)
+        span = self._spans.get(bound.window)
+        if span is None or not span.holds(now):
+            span = self._spans[bound.window] = calendar_span(bound.window, now, self._zone)
+        return Count(bound, self._keys.limit(bound, span.start), span)
+
+    def send_admit(
+        self, request_id: str, counts: Sequence[Count], *, hits: Hits, deadline: int, record: bytes
+    ) -> asyncio.Future[Reply]:
+        """Let an admission leave; `read_admit` reads the reply. It takes nothing after `deadline` (store's clock)."""
+        keys = [self._keys.hold(request_id), self._keys.leases]
+        arguments: list[Argument] = [request_id, deadline, self._lease, HOLD_LIFE_MILLISECONDS, self._grace, hits.value]
+        arguments += (record, _encode([share(count, at_worst(count.bound)) for count in counts]))
+        for count in counts:
+            keys.append(count.key)
+            arguments += _admit_arguments(count)
+        return self._store.send_script(_ADMIT, keys, arguments)
+
+    def send(self, settlement: Settlement) -> asyncio.Future[Reply]:
+        """Let an end leave; `read_end` reads the reply. It may be sent again: only the first counts."""
+        keys = [self._keys.hold(settlement.request_id), self._keys.leases, self._keys.outbox]
+        age = max(0, self.now() - settlement.ended_milliseconds)
+        arguments: list[Argument] = [settlement.request_id, settlement.ending.value, TOMBSTONE_LIFE_MILLISECONDS]
+        arguments += (settlement.record, self._grace, age)
+        for each in settlement.shares:
+            keys.append(each.key)
+            arguments += (each.amount, each.period, each.taken, each.until)
+        return self._store.send_script(_SETTLE, keys, arguments)
+
+    async def renew(self, request_ids: Sequence[str], lives: Mapping[str, int]) -> int:
+        """Extend leases; `lives` are milliseconds by limit key. Returns how many are still held.
+
+        Raises StoreUnavailable.
+        """
+        keys = [self._keys.leases, *map(self._keys.hold, request_ids), *lives]
+        arguments: list[Argument] = [self._lease, HOLD_LIFE_MILLISECONDS, len(request_ids), *request_ids, *lives.values()]
+        kept, _now = await self._store.run(_RENEW, keys, arguments)
+        return int(kept)
+
+    def life(self, count: Count) -> int | None:
+        """Return how long a limit's key has to live while room is held in it (ms); None for calendar windows."""
+        if count.span is not None:
+            return None
+        tank = count.bound.tank
+        refilled = -(-tank.capacity * tank.period // tank.amount) if tank.amount else 0
+        return refilled + self._grace
+
+    async def find_orphans(self, at_most: int) -> list[Orphan]:
+        """Return holds whose lease is over. Raises StoreUnavailable."""
+        ids = [each.decode() for each in await self._store.run(_EXPIRED, [self._keys.leases], [at_most])]
+        replies = await gather(*(self._store.send("HMGET", self._keys.hold(each), "record", "limits") for each in ids))
+        return [_orphan(request_id, reply) for request_id, reply in zip(ids, replies, strict=True)]
+
+
+def share(count: Count, taken: int) -> Share:
+    """Return what a request takes from a count."""
+    tank = count.bound.tank
+    return Share(count.key, tank.amount, tank.period, taken, 0 if count.span is None else count.span.end)
+
+
+def at_worst(bound: BoundLimit) -> int:
+    """Return what a request takes from a limit if nobody ever tells the truth about it."""
+    return 0 if bound.named.is_returned else bound.ask
+
+
+def read_admit(reply: Reply) -> Reserved:
+    """Read the reply of an admission."""
+    return Reserved(Verdict(reply[0].decode()), reply[1], read_levels(reply))
+
+
+def read_end(reply: Reply) -> tuple[str, tuple[Level, ...]]:
+    """Read the reply of a settlement: what happened, and the levels after it."""
+    return reply[0].decode(), read_levels(reply)
+
+
+def read_levels(reply: Reply) -> tuple[Level, ...]:
+    """Read the levels that follow the first two members of a reply."""
+    now, numbers = reply[1], iter(reply[_HEAD:])
+    return tuple(Level(spent, carry, held, now) for spent, carry, held in zip(numbers, numbers, numbers, strict=True))
+
+
+def how_taken(bound: BoundLimit) -> str:
+    """Return `admit`'s word for when a limit is taken from."""
+    if bound.limit.of == "requests":
+        return "spend"
+    return "hold" if bound.is_taken_by_hits else "miss"
+
+
+def _admit_arguments(count: Count) -> tuple[str | int, ...]:
+    tank: Tank = count.bound.tank
+    start, end = (0, 0) if count.span is None else (count.span.start, count.span.end)
+    return how_taken(count.bound), tank.capacity, tank.amount, tank.period, count.bound.ask, start, end
+
+
+def _orphan(request_id: str, reply: list[Any]) -> Orphan:
+    """Read a hold; one that has gone, or that another build wrote, has no shares."""
+    record, limits = reply
+    try:
+        shares = _decode_shares(limits or b"[]")
+    except msgspec.DecodeError:
+        shares = []
+    return Orphan(request_id, (record or b"").decode(), tuple(shares))
+
+
+_encode: Final = msgspec.json.Encoder().encode
+_decode_shares: Final = msgspec.json.Decoder(list[Share]).decode

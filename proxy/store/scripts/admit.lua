@@ -1,0 +1,146 @@
+-- Admit one request to all its limits, or to none.
+--
+-- Promises: checks everything, then changes everything; a refusal, a call after its deadline and a call for the wrong
+-- calendar window take nothing. Idempotent by request: a repeated call answers as the first one did and takes nothing
+-- again; a request that has ended already is not admitted any more. Integers below 2^53 only.
+--
+-- KEYS[1]  hold of the request      hash    lives ARGV[4], replaced by a tombstone when the request ends
+-- KEYS[2]  leases                   zset    request id by the end of its lease (ms); lives ARGV[4] from its last change
+-- KEYS[3…] one per limit            hash    spent, carry, at, held; lives until all is refilled and ARGV[5] more,
+--                                           or until the end of its calendar window
+-- ARGV[1]  request id
+-- ARGV[2]  deadline: latest time of the store (ms) at which this call may still take something
+-- ARGV[3]  lease (ms)
+-- ARGV[4]  life of the hold (ms)
+-- ARGV[5]  life of a limit's key beyond its refilling (ms)
+-- ARGV[6]  hits: 'no' the answer can not come from the cache, 'maybe' it can, 'only' nothing else is wanted
+-- ARGV[7]  usage record to book should nobody settle (JSON, not read here)
+-- ARGV[8]  the limits as `settle` wants them (not read here)
+-- then seven for each limit, in the order of KEYS[3…]:
+--   how      'spend' at once, 'hold' until settled, or 'miss': hold, and hits need no room
+--   capacity, amount, period   the tank: `amount` comes back every `period` ms
+--   ask
+--   from, until                its calendar window (ms of the store's clock), 0 and 0 for none
+--
+-- Returns {verdict, time of the store (ms), then spent, carry, held for each limit, after what was taken}; verdicts:
+--   'admitted', 'hit' (for a hit only: requests are held instead of spent), 'refused',
+--   'late' (after the deadline), 'moved' (not within a calendar window), 'ended' (settled or released before);
+--   'late', 'moved' and 'ended' come without levels.
+
+local MAX_LEVEL = 4503599627370496
+local FIRST_LIMIT, FIRST_ARGUMENT, PER_LIMIT = 3, 9, 7
+
+local function text(number)
+  return string.format('%.0f', number)
+end
+
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+
+-- [level]
+local function load(key, amount, period)
+  local kept = redis.call('HMGET', key, 'spent', 'carry', 'at', 'held')
+  local carry = math.min(tonumber(kept[2] or 0), period - 1)
+  local elapsed = math.max(0, now - tonumber(kept[3] or now))
+  local spent = math.min(tonumber(kept[1] or 0) * period, MAX_LEVEL)
+  return {
+    key = key, amount = amount, period = period,
+    scaled = math.max(0, spent - carry - elapsed * amount), held = tonumber(kept[4] or 0),
+  }
+end
+
+local function spent_and_carry(level)
+  local spent = math.ceil(level.scaled / level.period)
+  return spent, spent * level.period - level.scaled
+end
+
+local function save(level, grace, ends)
+  local spent, carry = spent_and_carry(level)
+  redis.call('HSET', level.key, 'spent', text(spent), 'carry', text(carry), 'at', text(now), 'held', text(level.held))
+  if ends > 0 then
+    redis.call('PEXPIREAT', level.key, text(ends))
+  else
+    local refilled = 0
+    if level.amount > 0 then
+      refilled = math.ceil((level.scaled + level.held * level.period) / level.amount)
+    end
+    redis.call('PEXPIRE', level.key, text(refilled + grace))
+  end
+end
+-- [/level]
+
+local grace = tonumber(ARGV[5])
+local hits = ARGV[6]
+local limits = {}
+local moved = false
+for index = FIRST_LIMIT, #KEYS do
+  local base = FIRST_ARGUMENT + (index - FIRST_LIMIT) * PER_LIMIT
+  local level = load(KEYS[index], tonumber(ARGV[base + 2]), tonumber(ARGV[base + 3]))
+  level.how = ARGV[base]
+  level.capacity = tonumber(ARGV[base + 1])
+  level.ask = tonumber(ARGV[base + 4])
+  level.ends = tonumber(ARGV[base + 6])
+  if level.ends > 0 and (now < tonumber(ARGV[base + 5]) or now >= level.ends) then
+    moved = true
+  end
+  limits[#limits + 1] = level
+end
+
+local function answer(verdict)
+  local reply = { verdict, now }
+  for _, level in ipairs(limits) do
+    local spent, carry = spent_and_carry(level)
+    reply[#reply + 1] = spent
+    reply[#reply + 1] = carry
+    reply[#reply + 1] = level.held
+  end
+  return reply
+end
+
+local before = redis.call('HMGET', KEYS[1], 'state', 'verdict')
+if before[1] == 'held' then
+  return answer(before[2])
+elseif before[1] then
+  return { 'ended', now }
+elseif now > tonumber(ARGV[2]) then
+  return { 'late', now }
+elseif moved then
+  return { 'moved', now }
+end
+
+local function fits(level)
+  return level.scaled + (level.held + level.ask) * level.period <= level.capacity * level.period
+end
+
+local verdict = hits == 'only' and 'hit' or 'admitted'
+for _, level in ipairs(limits) do
+  if not (hits == 'only' and level.how == 'miss') and not fits(level) then
+    if hits == 'maybe' and level.how == 'miss' then
+      verdict = 'hit'
+    else
+      return answer('refused')
+    end
+  end
+end
+
+local held, spent = {}, {}
+for index, level in ipairs(limits) do
+  held[index], spent[index] = '0', '0'
+  if verdict == 'admitted' and level.how == 'spend' then
+    level.scaled = math.min(level.scaled + level.ask * level.period, MAX_LEVEL)
+    spent[index] = text(level.ask)
+  elseif verdict == 'admitted' or level.how ~= 'miss' then
+    level.held = level.held + level.ask
+    held[index] = text(level.ask)
+  end
+  if held[index] ~= '0' or spent[index] ~= '0' then
+    save(level, grace, level.ends)
+  end
+end
+
+redis.call('HSET', KEYS[1], 'state', 'held', 'verdict', verdict, 'at', text(now),
+  'held', table.concat(held, ' '), 'spent', table.concat(spent, ' '), 'record', ARGV[7], 'limits', ARGV[8])
+redis.call('PEXPIRE', KEYS[1], ARGV[4])
+redis.call('ZADD', KEYS[2], text(now + tonumber(ARGV[3])), ARGV[1])
+redis.call('PEXPIRE', KEYS[2], ARGV[4])
+return answer(verdict)

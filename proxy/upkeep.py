@@ -1,0 +1,148 @@
+"""What goes on beside the requests: leases are renewed, orphans booked, the spool delivered (SPEC §5, §10).
+
+One owner awaits all of it. It decides nothing about a request; what an orphan costs stands in its hold.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import structlog
+
+from proxy.errors import StoreUnavailable
+from proxy.store.connection import CommandRefused
+from proxy.store.reservations import Ending, Settlement, read_end
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from proxy.admission import Admission
+    from proxy.metrics import Metrics
+    from proxy.spool import Spool, SpooledRecord
+    from proxy.store.connection import Store
+    from proxy.store.reservations import Orphan, Reservations
+
+ROUNDS_PER_LEASE: Final = 3
+"""How often a lease is renewed, and orphans are looked for, while it runs."""
+BATCH: Final = 100
+"""Most requests that one call renews or finds."""
+
+_SPOOL_KIND: Final = "settlement"
+_DELIVERY_SECONDS: Final = 0.5
+_ADOPTION_SECONDS: Final = 10.0
+_CLOSE_SECONDS: Final = 5.0
+
+_log = structlog.get_logger(__name__)
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(Settlement).decode
+
+
+class Upkeep:
+    """The background work of one worker's admissions."""
+
+    def __init__(  # noqa: PLR0913  the parts it stands on, by name
+        self,
+        reservations: Reservations,
+        live: Mapping[str, Admission],
+        *,
+        store: Store,
+        spool: Spool,
+        metrics: Metrics,
+        lease_seconds: float,
+    ) -> None:
+        """`live` are the admitted requests of this worker, by request id."""
+        self._reservations = reservations
+        self._live = live
+        self._store = store
+        self._spool = spool
+        self._metrics = metrics
+        self._round_seconds = lease_seconds / ROUNDS_PER_LEASE
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Begin."""
+        rows: tuple[tuple[str, Callable[[], Awaitable[None]], float], ...] = (
+            ("renew", self.renew, self._round_seconds),
+            ("sweep", self.sweep, self._round_seconds),
+            ("deliver", self._deliver_waiting, _DELIVERY_SECONDS),
+            ("adopt", self.deliver, _ADOPTION_SECONDS),
+        )
+        self._tasks = [asyncio.create_task(self._repeat(*row), name=f"upkeep: {row[0]}") for row in rows]
+
+    async def close(self) -> None:
+        """End the loops and deliver the spool once more; what stays is delivered by the next worker."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks = []
+        try:
+            async with asyncio.timeout(_CLOSE_SECONDS):
+                await self.deliver()
+        except (StoreUnavailable, TimeoutError) as error:
+            _log.warning("the spool is not empty", records=len(self._spool), reason=str(error) or "no time left")
+
+    def keep(self, settlement: Settlement) -> None:
+        """Keep an end that the store could not be told, behind those that wait already."""
+        self._spool.append(_SPOOL_KIND, _encode(settlement).decode())
+        self._metrics.spool_records.set(len(self._spool))
+
+    async def renew(self) -> None:
+        """Extend the leases of this worker's live requests. Raises StoreUnavailable."""
+        admitted = [(name, admission) for name, admission in self._live.items() if not admission.is_local]
+        for start in range(0, len(admitted), BATCH):
+            batch = admitted[start : start + BATCH]
+            counts = (count for _, admission in batch for count in admission.counts)
+            lives = {count.key: life for count in counts if (life := self._reservations.life(count)) is not None}
+            await self._reservations.renew([name for name, _ in batch], lives)
+
+    async def sweep(self) -> None:
+        """Book the holds whose owner died at their worst case. Raises StoreUnavailable."""
+        while True:
+            orphans = await self._reservations.find_orphans(BATCH)
+            for orphan in orphans:
+                if orphan.request_id not in self._live:
+                    await self._book(orphan)
+            if len(orphans) < BATCH:
+                return
+
+    async def _book(self, orphan: Orphan) -> None:
+        settlement = Settlement(
+            orphan.request_id, Ending.ORPHAN, orphan.record, orphan.shares, self._reservations.now()
+        )
+        happened, _levels = read_end(await self._reservations.send(settlement))
+        if happened == "orphaned":
+            self._metrics.reservations_expired_total.inc()
+            _log.warning("a hold was booked at its worst case: its owner died", request_id=orphan.request_id)
+
+    async def deliver(self) -> None:
+        """Tell the store what waits, in order. Raises StoreUnavailable; the rest waits on."""
+        try:
+            await self._spool.deliver(self._tell)
+        finally:
+            self._metrics.spool_records.set(len(self._spool))
+
+    async def _deliver_waiting(self) -> None:
+        if len(self._spool):
+            await self.deliver()
+
+    async def _tell(self, record: SpooledRecord) -> None:
+        try:
+            settlement = _decode(record.payload)
+        except msgspec.DecodeError as error:
+            raise CommandRefused(f"This build cannot read it: {error}") from error
+        await self._reservations.send(settlement)
+
+    async def _repeat(self, name: str, work: Callable[[], Awaitable[None]], seconds: float) -> None:
+        """Do something again and again; a store that is away is waited for, a fault is logged and counted."""
+        while True:
+            try:
+                if self._store.is_available:
+                    await work()
+            except StoreUnavailable as error:
+                _log.info("upkeep waits for the store", work=name, reason=error.message)
+            except Exception:  # noqa: BLE001  the outermost frame of a task
+                self._metrics.unhandled_errors_total.labels("upkeep").inc()
+                _log.exception("upkeep failed", work=name)
+            await asyncio.sleep(seconds)

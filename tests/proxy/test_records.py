@@ -1,0 +1,232 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from exchanges import ALICE, MODELS, STARTED, STARTED_AT, make_exchange
+
+from policies.charges import Charged
+from policies.policy import Rule
+from policies.principals import Principal
+from policies.requests.asked import Endpoint
+from policies.usage import MAX_TEXT_CHARACTERS, Usage, UsageRecord
+from proxy.exchange import CacheResult, Exchange, Outcome
+from proxy.records import orphan_record, saved_microdollars, usage_record
+
+CHARGED = Charged(
+    input_tokens=10,
+    output_tokens=20,
+    cached_input_tokens=4,
+    reasoning_tokens=5,
+    cost_microdollars=55,
+    known="reported",
+)
+
+
+def finished(fields: dict[str, Any] | None = None, **options: Any) -> Exchange:  # noqa: ANN401  make_exchange's own
+    exchange = make_exchange(fields, **options)
+    exchange.status = 200
+    exchange.outcome = Outcome.COMPLETED
+    exchange.cache = CacheResult.MISS
+    exchange.deployment = "instruct-prod"
+    exchange.upstream = "llama"
+    exchange.attempts = 2
+    exchange.answer.model = "m-2026"
+    exchange.first_byte = STARTED + 0.125
+    exchange.ended = STARTED + 1.5
+    return exchange
+
+
+def record(exchange: Exchange, charged: Charged | None = CHARGED) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(usage_record(exchange, charged))
+    return found
+
+
+def test_the_record_holds_everything_the_specification_names() -> None:
+    exchange = finished(
+        {"n": 8, "max_tokens": 50, "user": "customer", "num_ctx": 1}, rules={"n": Rule(max=4, on_violation="clamp")}
+    )
+    exchange.client_request_id = "mine"
+    exchange.upstream_request_id = "theirs"
+    exchange.upstream_status = 200
+    exchange.configuration_version = "3f0c"
+    assert exchange.decision is not None
+    bound = exchange.decision.worst_case
+    assert record(exchange) == {
+        "request_id": "req_1",
+        "client_request_id": "mine",
+        "origin": "client",
+        "started_milliseconds": 1_700_000_000_250,
+        "ended_milliseconds": 1_700_000_001_750,
+        "duration_seconds": 1.5,
+        "time_to_first_token_seconds": 0.125,
+        "organization": "org_acme",
+        "project": "proj_research",
+        "owner": "alice",
+        "is_service_account": False,
+        "key": "key_alice",
+        "end_user": "customer",
+        "route": "/v1/completions",
+        "endpoint": "completions",
+        "dialect": "openai",
+        "model_asked": "davinci",
+        "model": "m",
+        "model_served": "m-2026",
+        "upstream": "llama",
+        "deployment": "instruct-prod",
+        "upstream_request_id": "theirs",
+        "upstream_status": 200,
+        "attempts": 2,
+        "status": 200,
+        "outcome": "completed",
+        "error_code": None,
+        "input_tokens": 10,
+        "output_tokens": 20,
+        "cached_input_tokens": 4,
+        "reasoning_tokens": 5,
+        "known": "reported",
+        "cost_microdollars": 55,
+        "input_bound_tokens": bound.input_tokens,
+        "held_tokens": bound.input_tokens + 4 * 50,
+        "held_cost_microdollars": bound.cost_microdollars,
+        "cache": "miss",
+        "cache_reason": None,
+        "saved_input_tokens": 0,
+        "saved_output_tokens": 0,
+        "saved_microdollars": 0,
+        "prompts": 1,
+        "parameters": {"prompt_count": 1, "n": 8, "max_tokens": 50},
+        "unknown_fields": ["num_ctx"],
+        "adjustments": [{"parameter": "n", "rule": "clamp", "policy": "default", "before": 8, "after": 4}],
+        "policies": ["default"],
+        "configuration_version": "3f0c",
+    }
+
+
+def test_every_field_is_written_in_the_record_s_order() -> None:
+    assert tuple(record(finished())) == UsageRecord.__struct_fields__
+
+
+PROMPT = "a text that must stay secret"
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "fields"),
+    [
+        pytest.param(
+            Endpoint.COMPLETIONS,
+            {"prompt": [PROMPT, PROMPT], "suffix": PROMPT, "stop": [PROMPT], "x": {PROMPT: PROMPT}, "metadata": PROMPT},
+            id="completions",
+        ),
+        pytest.param(
+            Endpoint.CHAT,
+            {
+                "messages": [{"role": "user", "content": PROMPT}],
+                "tools": [{"type": "function", "function": {"name": "f", "description": PROMPT}}],
+                "response_format": {"type": PROMPT},
+                "prediction": {"content": PROMPT},
+            },
+            id="chat",
+        ),
+        pytest.param(Endpoint.EMBEDDINGS, {"input": [PROMPT]}, id="embeddings"),
+    ],
+)
+def test_no_prompt_stands_in_a_record(endpoint: Endpoint, fields: dict[str, Any]) -> None:
+    exchange = finished(fields, endpoint=endpoint)
+    assert PROMPT.encode() not in usage_record(exchange, CHARGED) + orphan_record(exchange)
+
+
+def test_a_dropped_text_does_not_stand_in_its_adjustment() -> None:
+    exchange = finished({"suffix": PROMPT}, rules={"suffix": Rule(forbid="drop")})
+    assert record(exchange)["adjustments"] == [
+        {"parameter": "suffix", "rule": "drop", "policy": "default", "before": None, "after": None}
+    ]
+
+
+def test_what_clients_and_upstreams_call_themselves_is_bounded() -> None:
+    exchange = finished({"user": "u" * 5000})
+    exchange.client_request_id = "c" * 5000
+    exchange.upstream_request_id = "r" * 5000
+    exchange.answer.model = "m" * 5000
+    found = record(exchange)
+    names = ("end_user", "client_request_id", "upstream_request_id", "model_served")
+    assert {len(found[name]) for name in names} == {MAX_TEXT_CHARACTERS}
+
+
+def test_header_bytes_that_are_no_text_do_not_break_the_record() -> None:
+    exchange = finished()
+    exchange.client_request_id = "a\udcff"
+    assert record(exchange)["client_request_id"] == "a\\udcff"
+
+
+def test_a_service_account_is_told_from_a_user() -> None:
+    bot = Principal("org_acme", "proj_research", "bot", "key_bot", policies=("default",), is_service_account=True)
+    found = record(finished(principal=bot))
+    assert (found["owner"], found["is_service_account"]) == ("bot", True)
+
+
+def test_a_hit_tells_what_it_saved() -> None:
+    exchange = finished({"temperature": 0})
+    exchange.cache = CacheResult.HIT
+    exchange.answer.usage = Usage(1000, 500)
+    found = record(exchange, None)
+    price = MODELS["m"].price
+    assert price is not None
+    assert found["saved_input_tokens"] == 1000
+    assert found["saved_output_tokens"] == 500
+    assert found["saved_microdollars"] == saved_microdollars(exchange) == 1000 * price.input + 500 * price.output
+    assert (found["input_tokens"], found["cost_microdollars"], found["known"]) == (0, 0, "none")
+
+
+@pytest.mark.parametrize(
+    "cache", [pytest.param(each, id=each.value) for each in CacheResult if each is not CacheResult.HIT]
+)
+def test_what_is_no_hit_saves_nothing(cache: CacheResult) -> None:
+    exchange = finished()
+    exchange.cache = cache
+    exchange.answer.usage = Usage(1000, 500)
+    assert saved_microdollars(exchange) == 0
+    assert record(exchange)["saved_input_tokens"] == 0
+
+
+def test_a_hit_whose_answer_reported_no_usage_saves_nothing_known() -> None:
+    exchange = finished()
+    exchange.cache = CacheResult.HIT
+    assert saved_microdollars(exchange) == 0
+
+
+def test_a_request_refused_before_its_decision_leaves_a_record_too() -> None:
+    exchange = Exchange("req_2", STARTED_AT, STARTED, principal=ALICE, status=400, outcome=Outcome.REJECTED)
+    exchange.error_code = "invalid_json"
+    found = record(exchange, None)
+    assert tuple(found) == UsageRecord.__struct_fields__
+    assert (found["model"], found["parameters"], found["held_tokens"]) == (None, {}, 0)
+    assert (found["status"], found["outcome"], found["error_code"]) == (400, "rejected", "invalid_json")
+
+
+def test_who_is_not_known_leaves_no_record() -> None:
+    with pytest.raises(ValueError, match="principal"):
+        usage_record(Exchange("req_3", STARTED_AT, STARTED), None)
+
+
+def test_an_orphan_is_booked_at_its_worst_case() -> None:
+    exchange = make_exchange({"n": 2, "max_tokens": 50})
+    assert exchange.decision is not None
+    worst = exchange.decision.worst_case
+    found = json.loads(orphan_record(exchange))
+    assert tuple(found) == UsageRecord.__struct_fields__
+    assert (found["outcome"], found["known"]) == ("orphaned", "worst_case")
+    assert (found["input_tokens"], found["output_tokens"]) == (worst.input_tokens, 100)
+    assert found["cost_microdollars"] == worst.cost_microdollars > 0
+    assert (found["ended_milliseconds"], found["duration_seconds"]) == (None, None)
+
+
+def test_nothing_is_orphaned_before_a_decision() -> None:
+    with pytest.raises(ValueError, match="decision"):
+        orphan_record(Exchange("req_4", STARTED_AT, STARTED, principal=ALICE))
+
+
+def test_a_record_is_one_line() -> None:
+    exchange = finished({"user": "a\nb\r\u2028c"})
+    assert b"\n" not in usage_record(exchange, CHARGED)
