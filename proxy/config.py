@@ -1,0 +1,532 @@
+"""The configuration as one frozen tree: every setting, its default, its unit, and what happens when one turns it.
+
+Holds shapes and what can be judged of a value by itself; which names must exist and be unique is in
+`config_references`. Knows neither files nor the environment: `config_file` reads those and hands plain values in,
+with a resolver for secrets in the validation context.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterator, Mapping
+from fnmatch import fnmatchcase
+from glob import escape
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, TypedDict, cast
+from urllib.parse import SplitResult, urlsplit
+from zoneinfo import ZoneInfo
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    ModelWrapValidatorHandler,
+    NonNegativeInt,
+    PlainSerializer,
+    PositiveFloat,
+    PositiveInt,
+    SecretStr,
+    SerializationInfo,
+    ValidationError,
+    ValidationInfo,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
+
+from policies.catalog import ModelSettings  # noqa: TC001  pydantic reads the annotations at run time
+from policies.parameters import check_rule
+from policies.policy import Policy  # noqa: TC001  likewise
+from policies.principals import Principal
+from policies.rulebook import Rulebook
+from policies.settings import Items, Milliseconds, Settings
+from policies.windows import parse_window
+from proxy import config_references
+from proxy.config_references import Problem
+
+EMBEDDED = "embedded"
+_LISTEN = "127.0.0.1:8080"
+_ADMIN_LISTEN = "127.0.0.1:8081"
+EVERY_MODEL = "*"
+CLIENTS_VERSION = "client"
+STORE_SCHEMES = ("redis", "rediss", "unix")
+_KIBIBYTE = 1024
+_MEBIBYTE = 1024 * _KIBIBYTE
+_MAX_PORT = 65_535
+_VERSION_DIGITS = 12
+_SHORTEST_LEASE_MILLISECONDS = 1_000
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_LIMIT_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
+_HOST = re.compile(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.%]+\]")
+
+
+_NOT_DECIDING = {
+    *("listen", "admin_listen", "admin_hosts", "admin_keys", "metrics_key"),
+    *("workers", "data_dir", "state", "cache_state", "drain_timeout", "lease"),
+}
+
+
+class ReadingContext(TypedDict, total=False):
+    """What whoever reads a file may add to validation.
+
+    `resolve` replaces `env:NAME` and `file:PATH` by the secret, raising ValueError with what is missing;
+    `directory` is what relative paths are relative to.
+    """
+
+    resolve: Callable[[str], str]
+    directory: Path
+
+
+class Address(NamedTuple):
+    """Where a socket listens; an IPv6 host stands without brackets, port 0 means any free one."""
+
+    host: str
+    port: int
+
+
+def read_address(text: str) -> Address:
+    """Split `host:port`; raises ValueError saying what would be right."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not _HOST.fullmatch(host) or not (port.isascii() and port.isdigit()) or int(port) > _MAX_PORT:
+        msg = f"{text!r} is no address: write host:port, such as 127.0.0.1:8080 or [::1]:8080"
+        raise ValueError(msg)
+    return Address(host.strip("[]"), int(port))
+
+
+def _check_address(text: str) -> str:
+    read_address(text)
+    return text
+
+
+def _context(info: ValidationInfo) -> ReadingContext:
+    return cast("ReadingContext", info.context or {})
+
+
+def _resolve(value: object, info: ValidationInfo) -> object:
+    resolve = _context(info).get("resolve")
+    return resolve(value) if resolve is not None and isinstance(value, str) else value
+
+
+def _serialize_secret(value: SecretStr, info: SerializationInfo) -> str:
+    """Keep a secret hidden, except on the way to the gateway's own workers (`Configuration.resolved_json`)."""
+    return value.get_secret_value() if info.context == {"reveal": True} else str(value)
+
+
+def _check_sha256(text: str) -> str:
+    # What stands here by mistake is most likely the key itself: it is not repeated.
+    if _SHA256.fullmatch(text.lower()) is None:
+        has = f"these are {len(text)} characters"
+        msg = f"no SHA-256: write 64 hexadecimal digits ({has}); `tidegate keys hash` prints them"
+        raise ValueError(msg)
+    return text.lower()
+
+
+def _split(text: str) -> SplitResult:
+    """Split an address; raises ValueError that does not repeat it, unlike urllib's own."""
+    try:
+        parts = urlsplit(text)
+        _ = parts.port
+    except ValueError:
+        msg = "no address: the host or the port is malformed"
+        raise ValueError(msg) from None
+    return parts
+
+
+def _check_base_url(text: str) -> str:
+    parts = _split(text)
+    if parts.scheme not in {"http", "https"} or not parts.hostname or re.search(r"\s", text):
+        msg = "no address of a server: write http:// or https:// and a host, such as https://api.openai.com/v1"
+        raise ValueError(msg)
+    if parts.username is not None or parts.password is not None:
+        msg = "must not hold credentials: they belong in api_key"
+        raise ValueError(msg)
+    if parts.query or parts.fragment:
+        msg = "must end with the path: leave out what follows the ? or #"
+        raise ValueError(msg)
+    return text.rstrip("/")
+
+
+def _check_store(value: SecretStr) -> SecretStr:
+    # An address may hold a password: it is not repeated.
+    text = value.get_secret_value()
+    parts = _split(text)
+    has_place = parts.path if parts.scheme == "unix" else parts.hostname
+    if text != EMBEDDED and (parts.scheme not in STORE_SCHEMES or not has_place):
+        msg = f"no store: write {EMBEDDED}, or an address such as redis://host:6379/0, rediss://host:6380/0 or unix:///run/store.sock"
+        raise ValueError(msg)
+    return value
+
+
+def _check_credential(value: SecretStr) -> SecretStr:
+    # It goes out in a header; it is not repeated.
+    if re.fullmatch(r"[!-~]+", value.get_secret_value()) is None:
+        msg = "no credential: it must not be empty, and hold printable ASCII characters without spaces"
+        raise ValueError(msg)
+    return value
+
+
+def _check_policy(policy: Policy) -> Policy:
+    problems = [*_rule_problems(policy), *_limit_problems(policy)]
+    if problems:
+        raise config_references.with_problems(None, problems)
+    return policy
+
+
+def _rule_problems(policy: Policy) -> Iterator[Problem]:
+    for name, rule in policy.parameters.items():
+        yield from (Problem(("parameters", name), told) for told in check_rule(name, rule))
+
+
+def _limit_problems(policy: Policy) -> Iterator[Problem]:
+    for position, limit in enumerate(policy.limits):
+        try:
+            parse_window(limit.per)
+        except ValueError as error:
+            yield Problem(("limits", position, "per"), str(error))
+        if limit.name is not None and _LIMIT_NAME.fullmatch(limit.name) is None:
+            yield Problem(
+                ("limits", position, "name"), "may hold letters, digits and _ . - only: it goes out in headers"
+            )
+
+
+def _resolve_path(path: Path, info: ValidationInfo) -> Path:
+    directory = _context(info).get("directory")
+    return path if directory is None else directory / path
+
+
+def _at_least(minimum: int) -> Callable[[int], int]:
+    def check(milliseconds: int) -> int:
+        if milliseconds < minimum:
+            msg = f"must be {minimum}ms or longer"
+            raise ValueError(msg)
+        return milliseconds
+
+    return check
+
+
+Wait = Annotated[Milliseconds, AfterValidator(_at_least(1))]
+Lease = Annotated[Milliseconds, AfterValidator(_at_least(_SHORTEST_LEASE_MILLISECONDS))]
+Listen = Annotated[str, AfterValidator(_check_address)]
+Secret = Annotated[
+    SecretStr,
+    BeforeValidator(_resolve, json_schema_input_type=str),
+    PlainSerializer(_serialize_secret, return_type=str, when_used="json"),
+]
+Credential = Annotated[Secret, AfterValidator(_check_credential), WithJsonSchema({"type": "string"}, mode="validation")]
+StoreAddress = Annotated[Secret, AfterValidator(_check_store), WithJsonSchema({"type": "string"}, mode="validation")]
+Sha256 = Annotated[str, AfterValidator(_check_sha256)]
+# Ids become parts of the store's keys and of headers: no spaces, braces, colons or slashes.
+Identifier = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.@+-]{0,127}$")]
+# Names of models may hold slashes, spaces and any letter, but nothing that breaks a line.
+ModelName = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]{1,256}$")]
+ModelPatterns = Annotated[Items[str], Field(min_length=1)]
+
+
+class Upstream(Settings):
+    """A real model server that the gateway forwards to; one entry under `upstreams`."""
+
+    kind: Literal["openai", "azure"]
+    """openai for OpenAI, vLLM, llama.cpp and all that speak it; azure for Azure's deployments paths."""
+    base_url: Annotated[str, BeforeValidator(_resolve, json_schema_input_type=str), AfterValidator(_check_base_url)]
+    """openai: up to and including /v1; azure: scheme and host. env:NAME and file:PATH work."""
+    api_key: Credential | None = None
+    """Credential sent upstream; env:NAME or file:PATH keep it out of the file. Absent: none is sent."""
+    api_version: Annotated[str, Field(min_length=1)] | None = None
+    """azure only: the api-version sent, or `client` for the client's own. Absent: the client's where it sent one."""
+    stream_usage: Literal["ask", "off"] = "ask"
+    """Whether streams are asked for their usage; off counts what was generated instead."""
+
+    @model_validator(mode="after")
+    def _fits_kind(self) -> Upstream:
+        if self.kind != "azure" and self.api_version is not None:
+            msg = "api_version is for kind: azure only; leave it out"
+            raise ValueError(msg)
+        if self.kind == "azure" and urlsplit(self.base_url).path.startswith("/openai"):
+            msg = "base_url of kind: azure is scheme and host only: /openai/deployments/… is added to it"
+            raise ValueError(msg)
+        return self
+
+
+class Organization(Settings):
+    """Whose gateway this is."""
+
+    id: Identifier = "org_default"
+    """Part of every key in the store: changing it starts all counts and the cache anew."""
+    name: str = "Default"
+    """For people to read."""
+    time_zone: str = "UTC"
+    """Where days, weeks and months of limits begin, such as Europe/Berlin."""
+    policy: str | None = None
+    """Policy that applies to everybody."""
+
+    @field_validator("time_zone")
+    @classmethod
+    def _zone_exists(cls, name: str) -> str:
+        return config_references.check_time_zone(name)
+
+    @property
+    def zone(self) -> ZoneInfo:
+        """The time zone, ready for arithmetic."""
+        return ZoneInfo(self.time_zone)
+
+
+class Project(Settings):
+    """A project; keys belong to one."""
+
+    id: Identifier
+    """Name in keys, limits, metrics and records."""
+    name: str | None = None
+    """For people to read; absent: the id."""
+    policy: str | None = None
+    """Policy that applies to all keys of the project."""
+    models: ModelPatterns = ("*",)
+    """Model names or wildcards that the project may use."""
+
+
+class User(Settings):
+    """A person who owns keys. Users need not be listed; those who are may have a policy."""
+
+    id: Identifier
+    """As written in the `user` of keys."""
+    policy: str | None = None
+    """Policy that applies to all keys of the user, in every project."""
+
+
+class Key(Settings):
+    """An API key, known by its hash only."""
+
+    id: Identifier
+    """Name in limits and records; it says nothing of the key itself."""
+    project: str
+    """Id of an entry under `projects`."""
+    user: Identifier | None = None
+    """The person who owns the key."""
+    service_account: Identifier | None = None
+    """The service account that owns the key, in place of a user."""
+    sha256: Sha256
+    """SHA-256 of the key in hexadecimal; `tidegate keys create` and `tidegate keys hash` print it."""
+    policy: str | None = None
+    """Policy that applies to this key alone."""
+    models: ModelPatterns = ("*",)
+    """Model names or wildcards that the key may use, within what its project may."""
+
+    @model_validator(mode="after")
+    def _has_one_owner(self) -> Key:
+        if (self.user is None) == (self.service_account is None):
+            msg = "needs one owner: write either user or service_account"
+            raise ValueError(msg)
+        return self
+
+    @property
+    def owner(self) -> str:
+        """Id of the user or service account that owns the key."""
+        return self.user or self.service_account or ""
+
+
+class AdminKey(Settings):
+    """A key for the control plane, known by its hash only."""
+
+    name: Identifier
+    """Name in logs."""
+    sha256: Sha256
+    """SHA-256 of the key in hexadecimal; `tidegate keys create --admin` prints it."""
+
+
+class Bounds(Settings):
+    """How large a request may be (SPEC §3); past one of these it is refused before anything else is done."""
+
+    body_bytes: PositiveInt = 32 * _MEBIBYTE
+    """Largest body as sent; past it 413."""
+    decompressed_body_bytes: PositiveInt = 64 * _MEBIBYTE
+    """Largest body once decompressed; past it 413."""
+    json_depth: PositiveInt = Field(default=64, le=512)
+    """Deepest nesting of arrays and objects; past it 400."""
+    head_bytes: PositiveInt = 64 * _KIBIBYTE
+    """Largest request line and headers; past it 431."""
+    body_seconds: PositiveFloat = 30.0
+    """Longest time to send the body; past it 408."""
+
+
+class Timeouts(Settings):
+    """How long the gateway waits for an upstream; there is no bound on the whole."""
+
+    connect: Wait = 5_000
+    """For a connection; past it the next deployment is tried."""
+    first_byte: Wait = 600_000
+    """For the answer to begin; past it 504."""
+    silence: Wait = 300_000
+    """Between two pieces of an answer; past it the stream ends with an error event."""
+
+    @property
+    def connect_seconds(self) -> float:
+        """As `connect`, in seconds."""
+        return self.connect / 1000
+
+    @property
+    def first_byte_seconds(self) -> float:
+        """As `first_byte`, in seconds."""
+        return self.first_byte / 1000
+
+    @property
+    def silence_seconds(self) -> float:
+        """As `silence`, in seconds."""
+        return self.silence / 1000
+
+
+class Configuration(Settings):
+    """Everything that is configured. Durations are whole milliseconds here, and `90s` or `7d` in the file."""
+
+    listen: Listen = _LISTEN
+    """Where clients are served (data plane)."""
+    admin_listen: Listen = _ADMIN_LISTEN
+    """Where operators are served (control plane): metrics, health, administration."""
+    admin_hosts: Items[str] = ()
+    """Host names the control plane answers to besides IP addresses and localhost."""
+    workers: PositiveInt = Field(default=1, le=256)
+    """Processes that serve clients; one a core."""
+    data_dir: Annotated[Path, Field(strict=False), AfterValidator(_resolve_path)] = Path("data")
+    """Folder for what is kept: embedded store, spool, usage records. Relative to the configuration file."""
+    state: StoreAddress = SecretStr(EMBEDDED)
+    """Store of limits, holds and unsent records: embedded, redis://…, rediss://… or unix://…; must not evict."""
+    cache_state: StoreAddress | None = None
+    """Store of cached answers, likewise. Absent: embedded beside an embedded state, else the same server."""
+    metrics_key: Credential | None = None
+    """Bearer token that /metrics asks for; absent: none."""
+    organization: Organization = Organization()
+    """Whose gateway this is: id, name, time zone, and the policy for everybody."""
+    admin_keys: Items[AdminKey] = ()
+    """Keys for the control plane; absent: one is made at start and printed once."""
+    upstreams: dict[Identifier, Upstream] = Field(default_factory=dict)
+    """Model servers by name."""
+    models: dict[ModelName, ModelSettings] = Field(default_factory=dict)
+    """Models by the name that clients use."""
+    policies: dict[Identifier, Annotated[Policy, AfterValidator(_check_policy)]] = Field(default_factory=dict)
+    """Policies by name; they apply where organization, projects, users or keys name them."""
+    projects: Items[Project] = ()
+    """Projects; every key belongs to one."""
+    users: Items[User] = ()
+    """Users that have a policy of their own."""
+    keys: Items[Key] = ()
+    """API keys of clients."""
+    bounds: Bounds = Bounds()
+    """How large a request may be."""
+    timeouts: Timeouts = Timeouts()
+    """How long upstreams may take."""
+    max_entry_bytes: NonNegativeInt = _MEBIBYTE
+    """Largest answer that is cached, or read whole before its head goes out."""
+    max_event_bytes: PositiveInt = 16 * _MEBIBYTE
+    """Largest event of a stream that is kept together; a larger one flows in pieces."""
+    drain_timeout: Milliseconds = 30_000
+    """How long a stopping gateway lets answers under way finish."""
+    lease: Lease = 30_000
+    """How long the holds of a worker that died stay before they are settled at their worst case."""
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _names_exist(cls, data: Any, handler: ModelWrapValidatorHandler[Configuration]) -> Configuration:  # noqa: ANN401
+        """Report names that are unknown or taken together with everything else that is wrong, not after it."""
+        addresses = {"listen": _LISTEN, "admin_listen": _ADMIN_LISTEN}
+        own = config_references.find_problems({**addresses, **data} if isinstance(data, Mapping) else data)
+        try:
+            made = handler(data)
+        except ValidationError as error:
+            raise config_references.with_problems(error, own) from None
+        if own:
+            raise config_references.with_problems(None, own)
+        return made
+
+    @property
+    def listen_address(self) -> Address:
+        """Host and port of the data plane."""
+        return read_address(self.listen)
+
+    @property
+    def admin_listen_address(self) -> Address:
+        """Host and port of the control plane."""
+        return read_address(self.admin_listen)
+
+    @property
+    def state_url(self) -> str | None:
+        """Address of the state store, which may hold a password; None when it is embedded."""
+        return _address_of(self.state)
+
+    @property
+    def cache_state_url(self) -> str | None:
+        """Address of the cache store, which may hold a password; None when it is embedded."""
+        return self.state_url if self.cache_state is None else _address_of(self.cache_state)
+
+    @property
+    def cache_shares_state(self) -> bool:
+        """Whether cached answers stand on the server that must not evict (SPEC §10)."""
+        return self.state_url is not None and self.cache_state_url == self.state_url
+
+    @property
+    def drain_timeout_seconds(self) -> float:
+        """As `drain_timeout`, in seconds."""
+        return self.drain_timeout / 1000
+
+    @property
+    def lease_seconds(self) -> float:
+        """As `lease`, in seconds."""
+        return self.lease / 1000
+
+    def rulebook(self) -> Rulebook:
+        """Return the models and policies, prepared for deciding."""
+        forwarding = {
+            name
+            for name, upstream in self.upstreams.items()
+            if upstream.kind == "azure" and upstream.api_version in {None, CLIENTS_VERSION}
+        }
+        return Rulebook(self.models, self.policies, forwarding)
+
+    def principals(self) -> dict[str, Principal]:
+        """Return who each configured key stands for, by the key's SHA-256 in hexadecimal."""
+        projects = {project.id: project for project in self.projects}
+        users = {user.id: user for user in self.users}
+        return {key.sha256: self._principal(key, projects[key.project], users.get(key.user or "")) for key in self.keys}
+
+    def _principal(self, key: Key, project: Project, user: User | None) -> Principal:
+        levels = (self.organization.policy, project.policy, user.policy if user else None, key.policy)
+        return Principal(
+            organization=self.organization.id,
+            project=project.id,
+            owner=key.owner,
+            key=key.id,
+            models=self._models_of(project, key),
+            policies=tuple(dict.fromkeys(policy for policy in levels if policy is not None)),
+            is_service_account=key.service_account is not None,
+        )
+
+    def _models_of(self, project: Project, key: Key) -> tuple[str, ...]:
+        """Return patterns of the models that both project and key allow."""
+        if EVERY_MODEL in key.models:
+            return project.models
+        if EVERY_MODEL in project.models:
+            return key.models
+        both = (name for name in self.models if _matches(name, project.models) and _matches(name, key.models))
+        return tuple(escape(name) for name in both)
+
+    @property
+    def version(self) -> str:
+        """Short hash of all that decides about requests; the same on every machine, whatever its secrets."""
+        content = self.model_dump_json(exclude=_NOT_DECIDING)
+        return hashlib.sha256(content.encode()).hexdigest()[:_VERSION_DIGITS]
+
+    def resolved_json(self) -> str:
+        """Write the whole tree, secrets included, for the gateway's own workers; `from_resolved_json` reads it."""
+        return self.model_dump_json(context={"reveal": True}, exclude_unset=True)
+
+    @classmethod
+    def from_resolved_json(cls, text: str | bytes) -> Configuration:
+        """Read what `resolved_json` wrote."""
+        return cls.model_validate_json(text)
+
+
+def _matches(model: str, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatchcase(model, pattern) for pattern in patterns)
+
+
+def _address_of(store: SecretStr) -> str | None:
+    text = store.get_secret_value()
+    return None if text == EMBEDDED else text

@@ -1,0 +1,70 @@
+"""The command line as a whole: help with an example everywhere, and errors of one line."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from proxy.commands import COMMANDS, HIDDEN, main
+
+ROOT = Path(__file__).parents[3]
+NAMES = [command.__name__.rpartition(".")[2] for command in COMMANDS]
+PEOPLES = [name for name in NAMES if name not in HIDDEN]
+
+
+@pytest.mark.parametrize("words", [[], *([name] for name in PEOPLES), ["keys", "create"], ["keys", "hash"]])
+def test_every_command_has_help_with_an_example(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([*words, "--help"])
+    told = capsys.readouterr().out
+    assert ended.value.code == 0
+    assert re.search(r"\nexamples?:\n  ", told)
+    assert "%%" not in told
+
+
+def test_help_lists_what_is_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    listed = capsys.readouterr().out
+    assert [name for name in PEOPLES if f"    {name} " not in listed] == []
+    assert "worker" not in listed
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        pytest.param([], "the following arguments are required: COMMAND; see tidegate --help", id="no command"),
+        pytest.param(["chek"], 'unknown command "chek"; did you mean "check"?', id="a typing error"),
+        pytest.param(["fly"], 'unknown command "fly"; there is check, demo, explain', id="an unknown command"),
+        pytest.param(["check"], "tidegate check: the following arguments are required: FILE", id="no file"),
+        pytest.param(["schema", "x"], "unrecognized arguments: x", id="too much"),
+    ],
+)
+def test_misuse_is_one_line_and_status_2(words: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    told = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert expected in told
+    assert told.count("\n") == 1
+
+
+def test_a_reader_that_has_seen_enough_is_no_error() -> None:
+    command = f"{sys.executable} -m proxy schema | head -n 1"
+    done = subprocess.run(command, cwd=ROOT, shell=True, capture_output=True, text=True, check=True)  # noqa: S602  a pipe of our own
+    assert (done.stdout, done.stderr) == ("{\n", "")
+
+
+def test_a_terminal_without_the_character_still_shows_the_rest() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "proxy", "schema"],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+        env={"PYTHONIOENCODING": "ascii"},
+    )
+    assert b"\\u2026" in done.stdout

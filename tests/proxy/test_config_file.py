@@ -1,0 +1,398 @@
+"""Reading a configuration: what is wrong is told with its place and its remedy, and no secret is repeated."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from proxy.config_file import DEFAULT_NAME, ConfigurationError, default_path, load
+
+HASH = "ab" * 32
+SECRET = "sk-do-not-print-me"  # noqa: S105  of no use anywhere
+BASE = """\
+upstreams:
+  main: {kind: openai, base_url: "http://127.0.0.1:9000/v1"}
+models:
+  m: {deployments: [{upstream: main}], aliases: [old]}
+policies:
+  default:
+    parameters: {n: {max: 4}}
+projects:
+  - {id: proj, policy: default}
+"""
+KEY = f"keys: [{{id: key, project: proj, user: alice, sha256: {HASH}}}]\n"
+
+
+def write(folder: Path, text: str | bytes) -> Path:
+    path = folder / "t.yaml"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+def lines_of(path: Path, environ: dict[str, str] | None = None) -> list[str]:
+    """All complaints about a file, without the file's own name."""
+    with pytest.raises(ConfigurationError) as caught:
+        load(path, environ or {})
+    return [line.removeprefix(str(path)).removeprefix(":") for line in caught.value.lines]
+
+
+BAD = [
+    pytest.param(b"\xff\xfe\x00", ["not UTF-8: byte 0 has no meaning in it"], id="bytes that are no text"),
+    pytest.param("", ["the file is empty: it needs upstreams, models, projects and keys"], id="an empty file"),
+    pytest.param("just words", ["1: the file: must be a mapping, not text"], id="a text that is no mapping"),
+    pytest.param("a: b: c", ["1: the file: not YAML: mapping values are not allowed here"], id="not YAML"),
+    pytest.param("listen: [1\n", ["2: the file: not YAML: expected ',' or ']', but got '…'"], id="an open bracket"),
+    pytest.param(f"listen: *{SECRET}", ["1: the file: not YAML: found undefined alias '…'"], id="an unknown alias"),
+    pytest.param("a: \x01", ["1: the file: not YAML: a character that YAML does not allow"], id="a control character"),
+    pytest.param("--- {}\n--- {}", ["2: the file: not YAML: but found another document"], id="two documents"),
+    pytest.param("- " * 4000, ["1: the file: nested too deeply"], id="a thousand levels"),
+    pytest.param(
+        "workers: 1\nworkers: 2",
+        ['2: workers: the key "workers" stands here twice, first in line 1; leave one out'],
+        id="a key twice",
+    ),
+    pytest.param("workers: !int 3", ["1: workers: tags are not read here: leave out what begins with !"], id="a tag"),
+    pytest.param("lisen: x", ['1: lisen: unknown key; did you mean "listen"?'], id="an unknown key at the top"),
+    pytest.param(
+        BASE.replace("max: 4", "maxx: 4"),
+        ['7: policies.default.parameters.n.maxx: unknown key; did you mean "max"?'],
+        id="an unknown key deep within",
+    ),
+    pytest.param(
+        "models: {m: {deployments: [{upstrem: main}]}}",
+        [
+            "1: models.m.deployments[0].upstream: required, and missing",
+            '1: models.m.deployments[0].upstrem: unknown key; did you mean "upstream"?',
+        ],
+        id="an unknown key in a list",
+    ),
+    pytest.param("workers: two", ["1: workers: must be a whole number, not text"], id="text for a number"),
+    pytest.param("workers: 1.5", ["1: workers: must be a whole number, not a number"], id="a fraction of a worker"),
+    pytest.param("workers: true", ["1: workers: must be a whole number, not true or false"], id="a truth for a number"),
+    pytest.param("workers: 0", ["1: workers: must be a number above 0, not 0"], id="no worker"),
+    pytest.param("bounds: {json_depth: 1000}", ["1: bounds.json_depth: must be 512 or less, not 1000"], id="a depth"),
+    pytest.param(
+        "listen: 8080",
+        ["1: listen: must be text, not a number (write it in quotes where text is meant)"],
+        id="a port for an address",
+    ),
+    pytest.param(
+        "listen: localhost",
+        ["1: listen: 'localhost' is no address: write host:port, such as 127.0.0.1:8080 or [::1]:8080"],
+        id="an address without a port",
+    ),
+    pytest.param(
+        "listen: 127.0.0.1:65536",
+        ["1: listen: '127.0.0.1:65536' is no address: write host:port, such as 127.0.0.1:8080 or [::1]:8080"],
+        id="a port out of range",
+    ),
+    pytest.param(
+        "listen: 127.0.0.1:8081",
+        ["the same address as listen; data plane and control plane need one each"],
+        id="both planes on one address",
+    ),
+    pytest.param(
+        "organization: {time_zone: Europe/Berln}",
+        ['1: organization.time_zone: unknown time zone "Europe/Berln"; did you mean "Europe/Berlin"?'],
+        id="a bad time zone",
+    ),
+    pytest.param(
+        "organization: {time_zone: ../../etc/passwd}",
+        ["unknown time zone"],
+        id="a time zone that is a path",
+    ),
+    pytest.param(
+        "organization: {id: 'a b'}", ["1: organization.id: may hold letters, digits"], id="an id with a space"
+    ),
+    pytest.param(
+        BASE + KEY.replace("project: proj", "project: proy"),
+        ['10: keys[0].project: unknown project "proy"; did you mean "proj"?'],
+        id="a key of an unknown project",
+    ),
+    pytest.param(
+        BASE.replace("policy: default", "policy: defalt"),
+        ['9: projects[0].policy: unknown policy "defalt"; did you mean "default"?'],
+        id="an unknown policy",
+    ),
+    pytest.param(
+        BASE.replace("upstream: main", "upstream: mian"),
+        ['4: models.m.deployments[0].upstream: unknown upstream "mian"; did you mean "main"?'],
+        id="an unknown upstream",
+    ),
+    pytest.param(
+        BASE + KEY.replace("user: alice", "user: alice, models: [mm]"),
+        ['10: keys[0].models[0]: unknown model "mm"; did you mean "m"?'],
+        id="a key for an unknown model",
+    ),
+    pytest.param(
+        BASE + KEY.replace("user: alice", "user: alice, models: [old]"),
+        ['10: keys[0].models[0]: "old" is an alias; write the model\'s own name "m"'],
+        id="a key for an alias",
+    ),
+    pytest.param(
+        BASE + KEY.replace("user: alice", 'user: alice, models: ["gpt-*"]'),
+        ['10: keys[0].models[0]: no model matches "gpt-*"; there is m'],
+        id="a wildcard that matches nothing",
+    ),
+    pytest.param(
+        BASE.replace("aliases: [old]", "aliases: [m]"),
+        ['4: models.m.aliases[0]: "m" is the name of a model; choose another alias'],
+        id="an alias that is a model",
+    ),
+    pytest.param(
+        BASE.replace("policies:", "  m2: {deployments: [{upstream: main}], aliases: [old]}\npolicies:"),
+        ['5: models.m2.aliases[0]: "old" is already an alias at models.m.aliases[0]; each must be unique'],
+        id="an alias of two models",
+    ),
+    pytest.param(
+        BASE + KEY + "users: [{id: a}, {id: a}]",
+        ["11: users[1].id: the same user id as users[0].id; each must be unique"],
+        id="a user twice",
+    ),
+    pytest.param(
+        BASE + KEY.replace("}]", f"}}, {{id: other, project: proj, user: bob, sha256: {HASH.upper()}}}]"),
+        ["10: keys[1].sha256: the same key's sha256 as keys[0].sha256; each must be unique"],
+        id="one hash for two keys",
+    ),
+    pytest.param(
+        BASE + KEY.replace(HASH, SECRET),
+        ["10: keys[0].sha256: no SHA-256: write 64 hexadecimal digits (these are 18 characters)"],
+        id="a key where its hash belongs",
+    ),
+    pytest.param(
+        BASE + KEY.replace(HASH, "12345678"),
+        ["10: keys[0].sha256: must be text, not a number (write it in quotes where text is meant)"],
+        id="a hash that reads as a number",
+    ),
+    pytest.param(
+        BASE + KEY.replace("user: alice, ", ""),
+        ["10: keys[0]: needs one owner: write either user or service_account"],
+        id="a key without an owner",
+    ),
+    pytest.param(
+        BASE + KEY.replace("user: alice", "user: alice, service_account: batch"),
+        ["10: keys[0]: needs one owner: write either user or service_account"],
+        id="a key with two owners",
+    ),
+    pytest.param(
+        BASE.replace("http:", "ftp:"),
+        ["2: upstreams.main.base_url: no address of a server: write http:// or https://"],
+        id="a base_url of another protocol",
+    ),
+    pytest.param(
+        BASE.replace("127.0.0.1:9000", f"me:{SECRET}@h"),
+        ["2: upstreams.main.base_url: must not hold credentials: they belong in api_key"],
+        id="a base_url with credentials",
+    ),
+    pytest.param(
+        BASE.replace("9000/v1", f"9000/v1?api-key={SECRET}"),
+        ["2: upstreams.main.base_url: must end with the path: leave out what follows the ? or #"],
+        id="a base_url with a query",
+    ),
+    pytest.param(
+        BASE.replace(":9000", ":90000"),
+        ["2: upstreams.main.base_url: no address: the host or the port is malformed"],
+        id="a base_url with an impossible port",
+    ),
+    pytest.param(
+        BASE.replace("kind: openai", "kind: opnai"),
+        ["2: upstreams.main.kind: must be 'openai' or 'azure', not 'opnai'"],
+        id="an unknown kind of upstream",
+    ),
+    pytest.param(
+        BASE.replace("kind: openai", "kind: openai, api_version: 2024-10-21"),
+        ["2: upstreams.main: api_version is for kind: azure only; leave it out"],
+        id="an api_version that nobody reads",
+    ),
+    pytest.param(
+        'upstreams: {a: {kind: azure, base_url: "https://a/openai"}}',
+        ["1: upstreams.a: base_url of kind: azure is scheme and host only"],
+        id="an azure base_url with the path that is added",
+    ),
+    pytest.param(
+        BASE.replace("kind: openai", "kind: openai, api_key: env:NOT_SET"),
+        ["2: upstreams.main.api_key: the environment variable NOT_SET is not set"],
+        id="a missing environment variable",
+    ),
+    pytest.param(
+        BASE.replace("kind: openai", "kind: openai, api_key: env:EMPTY"),
+        ["2: upstreams.main.api_key: the environment variable EMPTY is empty"],
+        id="an empty environment variable",
+    ),
+    pytest.param(
+        BASE.replace("kind: openai", f"kind: openai, api_key: env:{SECRET}"),
+        ["2: upstreams.main.api_key: env: takes the name of an environment variable"],
+        id="a secret where a variable's name belongs",
+    ),
+    pytest.param(
+        BASE.replace("kind: openai", "kind: openai, api_key: file:nope"),
+        ["2: upstreams.main.api_key: the file", "nope cannot be read: no such file or directory"],
+        id="a missing secret file",
+    ),
+    pytest.param(
+        BASE.replace("kind: openai", "kind: openai, api_key: file:."),
+        ["cannot be read: is a directory"],
+        id="a folder for a secret file",
+    ),
+    pytest.param(
+        BASE.replace("kind: openai", f'kind: openai, api_key: "{SECRET} x"'),
+        ["2: upstreams.main.api_key: no credential: it must not be empty, and hold printable ASCII"],
+        id="a secret with a space",
+    ),
+    pytest.param(
+        f'state: "http://:{SECRET}@h"',
+        ["1: state: no store: write embedded, or an address such as redis://host:6379/0"],
+        id="a store of another protocol",
+    ),
+    pytest.param(
+        f'state: "redis://:{SECRET}@[h"',
+        ["1: state: no address: the host or the port is malformed"],
+        id="a store address that cannot be split",
+    ),
+    pytest.param(
+        BASE.replace("aliases: [old]", "price: {input: -1.5, output: 2}"),
+        ["4: models.m.price.input: must be 0.0 or more, not -1.5"],
+        id="a negative price",
+    ),
+    pytest.param(
+        BASE.replace("deployments: [{upstream: main}]", "deployments: []"),
+        ["4: models.m.deployments: needs at least one entry"],
+        id="a model that runs nowhere",
+    ),
+    pytest.param(
+        "policies: {d: {parameters: {temprature: {max: 1}}}}",
+        ["1: policies.d.parameters.temprature: no endpoint has a parameter temprature; did you mean temperature?"],
+        id="a rule on a parameter that nobody has",
+    ),
+    pytest.param(
+        "policies: {d: {parameters: {n: {max: 1, min: 2}}}}",
+        ["1: policies.d.parameters.n: min is 2, above max, which is 1: nothing is let through"],
+        id="a rule that nothing passes",
+    ),
+    pytest.param("timeouts: {connect: 0}", ["1: timeouts.connect: must be 1ms or longer"], id="no time to connect"),
+    pytest.param(
+        "policies: {d: {limits: [{of: requests, limit: 5, by: [user]}]}}", ["needs `per`"], id="a limit without per"
+    ),
+    pytest.param(
+        "policies: {d: {limits: [{of: concurrency, limit: 5, per: minute, by: [user]}]}}",
+        ["1: policies.d.limits[0]: concurrency has no window: leave out `per`"],
+        id="concurrency per minute",
+    ),
+    pytest.param(
+        "policies: {d: {limits: [{of: tokens, limit: 5, per: fortnight, by: [user]}]}}",
+        ["1: policies.d.limits[0].per: 'fortnight' is no window: write second, minute, hour"],
+        id="a limit per something unknown",
+    ),
+    pytest.param(
+        "policies: {d: {limits: [{of: tokens, limit: 5, per: day, by: [usr]}]}}",
+        ["by[0]: must be 'organization', 'project', 'user', 'key', 'end_user' or 'model', not 'usr'"],
+        id="a limit by something unknown",
+    ),
+    pytest.param(
+        'policies: {d: {limits: [{name: "a;b", of: tokens, limit: 5, per: day, by: [user]}]}}',
+        ["1: policies.d.limits[0].name: may hold letters, digits and _ . - only"],
+        id="a limit's name that no header takes",
+    ),
+    pytest.param(
+        "policies: {d: {limits: [{name: a, of: tokens, limit: 5, per: day, by: [user]}, "
+        "{name: a, of: requests, limit: 5, per: day, by: [user]}]}}",
+        ["1: policies.d.limits[1].name: the same limit name as policies.d.limits[0].name; each must be unique"],
+        id="two limits of one name",
+    ),
+    pytest.param(
+        "policies: {d: {cache: {ttl: 7 days}}}",
+        ["1: policies.d.cache.ttl: '7 days' is not a duration; write a number and one of ms, s, m, h, d, w"],
+        id="a duration in words",
+    ),
+    pytest.param("drain_timeout: .inf", ["1: drain_timeout: must be a whole number, not a number"], id="for ever"),
+    pytest.param("lease: 1ms", ["1: lease: must be 1000ms or longer"], id="a lease that ends between renewals"),
+    pytest.param("a: &a {b: *a}", ["an alias stands within its own anchor"], id="an anchor within itself"),
+    pytest.param(
+        "a: &a [1,1,1,1,1,1,1,1,1,1]\n"
+        + "".join(f"{c}: &{c} [{','.join([f'*{p}'] * 10)}]\n" for p, c in zip("abcdef", "bcdefg", strict=True)),
+        ["1: the file: aliases multiply to more than 1000000 values"],
+        id="aliases that multiply",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), BAD)
+def test_a_bad_configuration_is_told(tmp_path: Path, text: str | bytes, expected: list[str]) -> None:
+    told = lines_of(write(tmp_path, text), {"EMPTY": ""})
+    assert [part for part in expected if part not in "\n".join(told)] == []
+    assert SECRET not in "\n".join(told)
+    assert all("\n" not in line for line in told)
+
+
+def test_ids_are_told_apart_by_case(tmp_path: Path) -> None:
+    made = load(write(tmp_path, BASE + "users: [{id: Alice}, {id: alice}]"), {})
+    assert [user.id for user in made.users] == ["Alice", "alice"]
+
+
+def test_everything_wrong_is_told_at_once_in_the_order_of_the_file(tmp_path: Path) -> None:
+    text = (
+        BASE.replace("main}]", "mian}]").replace("max: 4", "maxx: 4") + KEY.replace(HASH, "x") + "foo: 1\nworkers: 0\n"
+    )
+    told = lines_of(write(tmp_path, text))
+    assert [line.split(":")[0] for line in told] == ["4", "7", "10", "11", "12"]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        pytest.param("absent.yaml", "absent.yaml: cannot be read: no such file or directory", id="absent"),
+        pytest.param(".", "cannot be read: is a directory", id="a folder"),
+    ],
+)
+def test_an_unreadable_file_is_told(tmp_path: Path, name: str, expected: str) -> None:
+    with pytest.raises(ConfigurationError, match=expected):
+        load(tmp_path / name, {})
+
+
+def test_secrets_come_from_environment_and_files_beside_the_configuration(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text(f"{SECRET}\n")
+    text = """
+upstreams:
+  a: {kind: openai, base_url: "env:BASE", api_key: env:KEY}
+  b: {kind: openai, base_url: "http://b", api_key: file:key}
+state: env:STATE
+"""
+    environ = {"BASE": "http://a/v1/", "KEY": "ka", "STATE": "redis://:pw@h:6379/1"}
+    made = load(write(tmp_path, text), environ)
+    a, b = made.upstreams["a"], made.upstreams["b"]
+    assert (a.base_url, a.api_key and a.api_key.get_secret_value()) == ("http://a/v1", "ka")
+    assert b.api_key is not None
+    assert b.api_key.get_secret_value() == SECRET
+    assert made.state_url == "redis://:pw@h:6379/1"
+    assert not [secret for secret in (SECRET, "pw@", "ka'") if secret in repr(made) + made.model_dump_json()]
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        pytest.param("", "data", id="absent: beside the file"),
+        pytest.param("data_dir: ./store\n", "store", id="relative: beside the file"),
+    ],
+)
+def test_the_data_folder_is_relative_to_the_file(tmp_path: Path, written: str, expected: str) -> None:
+    assert load(write(tmp_path, BASE + written), {}).data_dir == tmp_path / expected
+
+
+def test_an_absolute_data_folder_is_left_alone(tmp_path: Path) -> None:
+    assert load(write(tmp_path, BASE + "data_dir: /srv/tidegate"), {}).data_dir == Path("/srv/tidegate")
+
+
+def test_the_example_that_is_shipped_can_be_used(tmp_path: Path) -> None:
+    example = Path(__file__).parents[2] / "deploy" / "tidegate.example.yaml"
+    (tmp_path / "secrets").mkdir()
+    (tmp_path / "secrets" / "azure-key").write_text("k")
+    made = load(write(tmp_path, example.read_bytes()), {"OPENAI_API_KEY": "k"})
+    assert made.upstreams["azure"].api_version == "2024-10-21"
+
+
+def test_the_default_file_is_looked_for_in_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert default_path() is None
+    (tmp_path / DEFAULT_NAME).touch()
+    assert default_path() == Path(DEFAULT_NAME)

@@ -1,0 +1,55 @@
+"""Names that must exist and names that must be unique, on values of any shape."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.config import Configuration
+from proxy.config_references import find_problems, suggest, written
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right", "expected"),
+    [
+        pytest.param("defalt", ["default", "other"], 'did you mean "default"?', id="a near one"),
+        pytest.param("x", ["b", "a"], "there is a, b", id="a few, none near"),
+        pytest.param("x", [], "none is configured", id="none"),
+        pytest.param(
+            "zz", [f"n{n}" for n in range(10)], "there is n0, n1, n2, n3, n4, n5, n6, n7 and 2 more", id="many"
+        ),
+    ],
+)
+def test_what_would_be_right_is_suggested(wrong: str, right: list[str], expected: str) -> None:
+    assert suggest(wrong, right) == expected
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [((), "the file"), (("keys", 2, "project"), "keys[2].project"), (("models", "a.b"), "models.a.b")],
+)
+def test_paths_are_written_for_people(path: tuple[str | int, ...], expected: str) -> None:
+    assert written(path) == expected
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=8,
+)
+SECTIONS = st.sampled_from(sorted(Configuration.model_fields))
+
+
+@given(st.dictionaries(SECTIONS, VALUES) | VALUES)
+def test_malformed_values_are_shrugged_at(data: object) -> None:
+    assert all(problem.message for problem in find_problems(data))
+
+
+def test_settings_already_made_are_looked_at_too() -> None:
+    made = Configuration()
+    assert find_problems(made) == []
+    assert find_problems({"projects": made.projects, "organization": {"policy": "x"}})[0].path == (
+        "organization",
+        "policy",
+    )
