@@ -9,7 +9,7 @@
       StoreError
         StoreUnavailable   503  the store is away, hung or answered an error
       BodyTooSlow          408  the client did not send its body in time
-      Draining             503  the process is ending
+      ClientLeft            -   the client closed its connection; nobody is there to be answered
 
 `policies.errors.Rejection` is the core's half of the tree. Foreign exceptions never travel this far: each ends at
 the border where it arises.
@@ -17,7 +17,14 @@ the border where it arises.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
+
+import msgspec
+
+from policies.errors import LimitExceeded, MethodNotAllowed, Rejection, Unauthenticated
+
+if TYPE_CHECKING:
+    from proxy.exchange import Headers
 
 
 class GatewayError(Exception):
@@ -84,8 +91,47 @@ class BodyTooSlow(GatewayError):  # noqa: N818
     code = "request_timeout"
 
 
-class Draining(GatewayError):  # noqa: N818
-    """The process is ending and takes no new requests."""
+class ClientLeft(ConnectionError):  # noqa: N818
+    """The client closed its connection while it was being answered."""
 
-    status = 503
-    code = "draining"
+
+_DEFAULT_RETRY_AFTER_SECONDS = 1
+_UNAVAILABLE = 503
+
+
+def status_of(error: Rejection | GatewayError) -> int:
+    """Return the HTTP status that an error is answered with (SPEC §9)."""
+    return error.status_hint if isinstance(error, Rejection) else error.status
+
+
+def error_object(error: Rejection | GatewayError) -> bytes:
+    """Write an error in OpenAI's shape, all four members present."""
+    return msgspec.json.encode(
+        {
+            "error": {
+                "message": error.message,
+                "type": error.type,
+                "param": error.param if isinstance(error, Rejection) else None,
+                "code": error.code,
+            }
+        }
+    )
+
+
+def error_headers(error: Rejection | GatewayError) -> Headers:
+    """Return the header fields that go out with an error; SDKs are told not to retry what a retry cannot mend."""
+    headers: Headers = [("Content-Type", "application/json"), ("Cache-Control", "no-store")]
+    wait = error.retry_after_seconds if isinstance(error, LimitExceeded | GatewayError) else None
+    if wait is None and status_of(error) == _UNAVAILABLE:
+        wait = _DEFAULT_RETRY_AFTER_SECONDS
+    if wait is not None:
+        headers.append(("Retry-After", str(wait)))
+    if not error.retryable:
+        headers.append(("x-should-retry", "false"))
+    if isinstance(error, Unauthenticated):
+        headers.append(("WWW-Authenticate", 'Bearer realm="tidegate"'))
+    if isinstance(error, MethodNotAllowed):
+        headers.append(("Allow", ", ".join(error.allowed)))
+    if isinstance(error, LimitExceeded):
+        headers.extend(error.headers)
+    return headers

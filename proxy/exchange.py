@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from policies.charges import Charged
     from policies.decision import Decision
     from policies.principals import Principal
     from policies.usage import Usage
@@ -90,35 +91,6 @@ class CacheResult(StrEnum):
 
 
 @dataclass(slots=True)
-class Exchange:
-    """Facts of one request. Times are `time.monotonic()` seconds but `started_at`, which is Unix seconds."""
-
-    request_id: str
-    started_at: float
-    started: float
-    route: str = "unknown"
-    client_request_id: str | None = None
-    principal: Principal | None = None
-    decision: Decision | None = None
-    status: int = 0
-    outcome: Outcome = Outcome.FAILED
-    error_code: str | None = None
-    cache: CacheResult = CacheResult.BYPASS
-    cache_reason: str | None = None
-    is_stored: bool = False
-    deployment: str | None = None
-    upstream: str | None = None
-    upstream_request_id: str | None = None
-    upstream_status: int | None = None
-    attempts: int = 0
-    answer: Observed = field(default_factory=lambda: Observed())
-    first_byte: float | None = None
-    upstream_started: float | None = None
-    upstream_ended: float | None = None
-    ended: float | None = None
-
-
-@dataclass(slots=True)
 class Observed:
     """What was seen of an answer while it passed.
 
@@ -135,3 +107,38 @@ class Observed:
     content_bytes: int = 0
     is_complete: bool = False
     token_gaps: list[float] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Exchange:
+    """Facts of one request. Times are `time.monotonic()` seconds but `started_at`, which is Unix seconds.
+
+    `is_recorded`: the request is one that leaves a usage record, as all do that generate and whose principal is known.
+    """
+
+    request_id: str
+    started_at: float
+    started: float
+    configuration_version: str = ""
+    route: str = "unknown"
+    is_recorded: bool = False
+    client_request_id: str | None = None
+    principal: Principal | None = None
+    decision: Decision | None = None
+    charged: Charged | None = None
+    status: int = 0
+    outcome: Outcome = Outcome.FAILED
+    error_code: str | None = None
+    cache: CacheResult = CacheResult.BYPASS
+    cache_reason: str | None = None
+    is_stored: bool = False
+    deployment: str | None = None
+    upstream: str | None = None
+    upstream_request_id: str | None = None
+    upstream_status: int | None = None
+    attempts: int = 0
+    answer: Observed = field(default_factory=Observed)
+    first_byte: float | None = None
+    upstream_started: float | None = None
+    upstream_ended: float | None = None
+    ended: float | None = None

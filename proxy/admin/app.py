@@ -1,0 +1,208 @@
+"""The control plane's application: who may come in, and the pages that need no resource of their own.
+
+The Host header must be an address, localhost or configured, so that a web page in an operator's browser cannot reach
+in under a name of its own (DNS rebinding). All but the open pages needs an admin key, before anything is said of
+whether it exists. This file does not know how health and metrics are come by: a `Gateway` tells.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import secrets
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+import structlog
+from aiohttp import web
+
+from policies.errors import InvalidRequest, MethodNotAllowed, Rejection, Unauthenticated, UnknownRoute
+from proxy.errors import GatewayError, error_headers, error_object, status_of
+from proxy.metrics import CONTENT_TYPE
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import AsyncIterator, Sequence
+
+    from aiohttp.typedefs import Handler
+
+_BEARER = "bearer"
+_HEAD_BYTES = 64 * 1024
+_SHUTDOWN_SECONDS = 1.0
+_UNAVAILABLE = 503
+
+_log = structlog.get_logger("tidegate.admin")
+
+
+class Gateway(Protocol):
+    """What the control plane may ask of the processes behind it."""
+
+    async def metrics_page(self) -> bytes:
+        """Return the metrics of all processes, added up, in Prometheus' text format."""
+
+    def reasons_not_ready(self) -> Sequence[str]:
+        """Return why the gateway should get no traffic now; empty when it is ready."""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Who may come in: SHA-256 of admin keys in hex, the key for metrics (None: open), and further host names."""
+
+    admin_key_hashes: tuple[str, ...]
+    metrics_key: str | None = None
+    hosts: tuple[str, ...] = ()
+
+
+class WrongHost(InvalidRequest):
+    """The Host header names a host that this control plane does not answer for."""
+
+    status_hint = 421
+
+
+async def _health(_request: web.Request) -> web.StreamResponse:
+    return _json({"status": "ok"})
+
+
+async def _ready(request: web.Request) -> web.StreamResponse:
+    reasons = request.app[_GATEWAY].reasons_not_ready()
+    if reasons:
+        return _json({"status": "not ready", "reasons": list(reasons)}, status=_UNAVAILABLE)
+    return _json({"status": "ready"})
+
+
+async def _metrics(request: web.Request) -> web.StreamResponse:
+    access = request.app[_ACCESS]
+    if access.metrics_key is not None and not _is_metrics_key(_bearer(request), access):
+        raise Unauthenticated(
+            "The metrics need `metrics_key`, or an admin key: send it as `Authorization: Bearer KEY`."
+        )
+    page = await request.app[_GATEWAY].metrics_page()
+    return web.Response(body=page, headers={"Content-Type": CONTENT_TYPE, "Cache-Control": "no-store"})
+
+
+_OPEN = (("/healthz", _health), ("/readyz", _ready), ("/metrics", _metrics))
+"""What answers without an admin key."""
+
+_GATEWAY: web.AppKey[Gateway] = web.AppKey("gateway", Gateway)
+_ACCESS: web.AppKey[Access] = web.AppKey("access", Access)
+
+
+def control_plane(gateway: Gateway, access: Access) -> web.Application:
+    """Build the application; whoever serves it owns it."""
+    app = web.Application(middlewares=[_with_request_id, _with_errors, _with_access])
+    app[_GATEWAY] = gateway
+    app[_ACCESS] = access
+    app.router.add_routes([web.get(path, handler) for path, handler in _OPEN])
+    return app
+
+
+async def serve(app: web.Application, sock: socket.socket) -> AsyncIterator[None]:
+    """Answer on a listening socket while the generator is suspended; for `asynccontextmanager`."""
+    runner = web.AppRunner(
+        app,
+        access_log=None,
+        shutdown_timeout=_SHUTDOWN_SECONDS,
+        max_line_size=_HEAD_BYTES,
+        max_field_size=_HEAD_BYTES,
+    )
+    await runner.setup()
+    try:
+        await web.SockSite(runner, sock).start()
+        yield
+    finally:
+        await runner.cleanup()
+
+
+@web.middleware
+async def _with_request_id(request: web.Request, handler: Handler) -> web.StreamResponse:
+    response = await handler(request)
+    response.headers["x-request-id"] = "req_" + secrets.token_hex(16)
+    return response
+
+
+@web.middleware
+async def _with_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Render what is raised in OpenAI's shape (SPEC §9)."""
+    try:
+        return await handler(request)
+    except (Rejection, GatewayError) as error:
+        return _rendered(error)
+    except web.HTTPMethodNotAllowed as refusal:
+        return _rendered(
+            MethodNotAllowed(f"{request.method} is not answered here.", allowed=sorted(refusal.allowed_methods))
+        )
+    except web.HTTPNotFound:
+        return _rendered(UnknownRoute(f"There is nothing at {request.path[:100]!r} on the control plane."))
+    except web.HTTPException:
+        raise
+    except Exception:  # noqa: BLE001  the outermost frame of a request
+        _log.exception("a request to the control plane failed", path=request.path)
+        return _rendered(GatewayError("The control plane failed to answer; the operator's log says more."))
+
+
+@web.middleware
+async def _with_access(request: web.Request, handler: Handler) -> web.StreamResponse:
+    access = request.app[_ACCESS]
+    _check_host(request.headers.get("Host"), access)
+    if request.path not in _OPEN_PATHS and not _is_admin_key(_bearer(request), access):
+        raise Unauthenticated("The control plane needs an admin key: send it as `Authorization: Bearer KEY`.")
+    return await handler(request)
+
+
+_OPEN_PATHS = frozenset(path for path, _ in _OPEN)
+
+
+def _check_host(header: str | None, access: Access) -> None:
+    host = _host_in(header or "")
+    if host not in ("localhost", *access.hosts) and not _is_address(host):
+        raise WrongHost(
+            f"The control plane does not answer for the host {host[:100]!r}; "
+            "use its IP address or localhost, or add the name to `admin_hosts`.",
+            code="wrong_host",
+        )
+
+
+def _host_in(header: str) -> str:
+    """Return the host of a Host header, without port and brackets, in lower case."""
+    if header.startswith("["):
+        return header[1:].partition("]")[0]
+    return header.partition(":")[0].lower()
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _bearer(request: web.Request) -> str:
+    scheme, _, credential = request.headers.get("Authorization", "").partition(" ")
+    return credential.strip() if scheme.lower() == _BEARER else ""
+
+
+def _is_admin_key(key: str, access: Access) -> bool:
+    hashed = sha256(key.encode("utf-8", "surrogateescape")).hexdigest()
+    return any(hmac.compare_digest(hashed, known) for known in access.admin_key_hashes)
+
+
+def _is_metrics_key(key: str, access: Access) -> bool:
+    expected = (access.metrics_key or "").encode()
+    return hmac.compare_digest(key.encode("utf-8", "surrogateescape"), expected) or _is_admin_key(key, access)
+
+
+def _json(content: object, status: int = 200) -> web.Response:
+    body = msgspec.json.encode(content)
+    return web.Response(
+        status=status, body=body, headers={"Content-Type": "application/json", "Cache-Control": "no-store"}
+    )
+
+
+def _rendered(error: Rejection | GatewayError) -> web.Response:
+    response = web.Response(status=status_of(error), body=error_object(error))
+    for name, value in error_headers(error):
+        response.headers[name] = value
+    return response

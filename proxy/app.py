@@ -1,0 +1,128 @@
+"""Builds: the only place that puts the parts of a worker together, and hands each what it needs.
+
+Decides nothing and speaks no protocol; how a request is answered stands in `handler`, how it arrives in `server`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from proxy import server
+from proxy.admission import Admissions
+from proxy.errors import ClientLeft
+from proxy.exchange import Exchange, Outcome
+from proxy.handler import Snapshot
+from proxy.logs import log_exchange
+from proxy.middlewares import with_errors, with_request_id
+from proxy.records import saved_microdollars
+from proxy.relay import RelayBounds
+from proxy.routes import Call, find_route
+from proxy.spool import Spool
+from proxy.store.connection import Store
+from proxy.upstreams.client import ClientBounds, UpstreamClient
+from proxy.upstreams.dispatch import Dispatcher
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import AsyncIterator
+
+    from proxy.config import Configuration
+    from proxy.exchange import Request, Writer
+    from proxy.metrics import Metrics
+
+
+class Gateway:
+    """What one worker serves with."""
+
+    def __init__(self, snapshot: Snapshot, admissions: Admissions, metrics: Metrics) -> None:
+        self.snapshot = snapshot
+        self._admissions = admissions
+        self._metrics = metrics
+        self._framed = with_request_id(with_errors(self._route))
+
+    async def answer(self, request: Request, writer: Writer) -> None:
+        """Answer one request and tell what became of it: metrics, log line, usage record, each exactly once."""
+        exchange = Exchange(
+            request_id=f"req_{uuid4().hex}",
+            started_at=time.time(),
+            started=time.monotonic(),
+            configuration_version=self.snapshot.configuration.version,
+        )
+        try:
+            await self._framed(request, writer, exchange)
+        except (ClientLeft, asyncio.CancelledError) as left:
+            if exchange.outcome is Outcome.FAILED:
+                exchange.outcome = Outcome.CLIENT_LEFT
+            if isinstance(left, asyncio.CancelledError):
+                raise
+        finally:
+            exchange.ended = time.monotonic()
+            self._tell(exchange)
+
+    async def _route(self, request: Request, writer: Writer, exchange: Exchange) -> None:
+        route, model = find_route(request.method, request.path)
+        exchange.route = route.name
+        await route.answer(Call(request, writer, exchange, self.snapshot, self._admissions, model))
+
+    def _tell(self, exchange: Exchange) -> None:
+        if exchange.is_recorded and exchange.charged is None:  # a settlement leaves the record of its own accord
+            self._admissions.record(exchange)
+        self._metrics.observe(exchange, exchange.charged, saved_microdollars=saved_microdollars(exchange))
+        log_exchange(exchange, exchange.charged)
+
+
+@asynccontextmanager
+async def open_gateway(
+    configuration: Configuration, *, state_url: str, cache_url: str, metrics: Metrics, worker: int
+) -> AsyncIterator[Gateway]:
+    """Open everything one worker needs; on the way out, what is held is settled and what is spooled delivered."""
+    async with AsyncExitStack() as stack:
+        state = Store(state_url, name="state", metrics=metrics)
+        cache = state if cache_url == state_url else Store(cache_url, name="cache_state", metrics=metrics)
+        for store in {id(state): state, id(cache): cache}.values():
+            stack.push_async_callback(store.close)
+            await store.start()
+        spool = Spool(configuration.data_dir / "spool", worker)
+        stack.callback(spool.close)
+        client = await stack.enter_async_context(UpstreamClient(_client_bounds(configuration)))
+        admissions = Admissions(
+            state,
+            cache,
+            organization=configuration.organization.id,
+            zone=configuration.organization.zone,
+            spool=spool,
+            metrics=metrics,
+            workers=configuration.workers,
+            lease_seconds=configuration.lease_seconds,
+        )
+        stack.push_async_callback(admissions.close)
+        await admissions.start()
+        snapshot = Snapshot(
+            configuration=configuration,
+            rulebook=configuration.rulebook(),
+            principals=configuration.principals(),
+            dispatcher=Dispatcher(client, configuration.upstreams, metrics=metrics),
+            relay_bounds=RelayBounds(configuration.max_entry_bytes, configuration.max_event_bytes),
+        )
+        yield Gateway(snapshot, admissions, metrics)
+
+
+def _client_bounds(configuration: Configuration) -> ClientBounds:
+    timeouts = configuration.timeouts
+    return ClientBounds(timeouts.connect_seconds, timeouts.first_byte_seconds, timeouts.silence_seconds)
+
+
+async def serve(gateway: Gateway, sock: socket.socket, stopping: asyncio.Event) -> None:
+    """Answer requests from `sock` until `stopping` is set, then finish those under way within the drain time-out."""
+    configuration = gateway.snapshot.configuration
+    await server.serve(
+        gateway.answer,
+        sock,
+        stopping,
+        bounds=configuration.bounds,
+        drain_seconds=configuration.drain_timeout_seconds,
+    )

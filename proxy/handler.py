@@ -1,0 +1,106 @@
+"""The path of a request, from the key to the last byte.
+
+Reads like the sentence of SPEC and DESIGN §1: receive, identify, decode, decide, admit, upstream, relay, settle, record.
+Knows no parameter, no store command, no field of an event stream, and no HTTP library.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import random
+from typing import TYPE_CHECKING
+
+from policies.decision import decide
+from policies.errors import NotStored
+from policies.requests.body import decode_body
+from policies.requests.dialects import read_request
+from policies.requests.media import check_media
+from proxy.identify import identify
+from proxy.relay import relay, replay
+from proxy.wire.answers import answer_headers
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from policies.principals import Principal
+    from policies.requests.asked import AskedRequest, Dialect, Endpoint
+    from policies.rulebook import Rulebook
+    from proxy.admission import Admissions
+    from proxy.config import Configuration
+    from proxy.exchange import Exchange, Headers, Request, Writer
+    from proxy.relay import RelayBounds
+    from proxy.upstreams.dispatch import Dispatcher
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One configuration, prepared: an exchange keeps the snapshot it began with."""
+
+    configuration: Configuration
+    rulebook: Rulebook
+    principals: Mapping[str, Principal]
+    dispatcher: Dispatcher
+    relay_bounds: RelayBounds
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """What a route says about a request that generates: its endpoint, dialect, and the path's and query's part."""
+
+    endpoint: Endpoint
+    dialect: Dialect
+    path_model: str | None = None
+    api_version: str | None = None
+
+
+async def generate(
+    request: Request,
+    writer: Writer,
+    exchange: Exchange,
+    *,
+    generation: Generation,
+    snapshot: Snapshot,
+    admissions: Admissions,
+) -> None:
+    """Answer one request for completions, chat completions or embeddings. Raises Rejection or GatewayError."""
+    exchange.principal = identify(request, snapshot.principals)
+    exchange.is_recorded = True
+    asked = await _receive(request, generation, snapshot)
+    decision = exchange.decision = decide(
+        asked,
+        exchange.principal,
+        snapshot.rulebook,
+        cache_control=", ".join(request.headers("Cache-Control")) or None,
+        draw=random(),  # noqa: S311  picks a deployment, guards nothing
+    )
+    async with admissions.admit(decision, exchange) as admission:
+
+        def headers() -> Headers:
+            return [*answer_headers(exchange, admission.cached), *admission.limit_headers()]
+
+        if admission.cached is not None:
+            await replay(admission.cached, writer, exchange=exchange, settle=admission.settle, headers=headers)
+            return
+        if decision.cache.only_if_cached:
+            raise NotStored("No stored answer fits, and the request says only-if-cached.", code="not_stored")
+        answer = await snapshot.dispatcher.send(decision, exchange, request)
+        await relay(
+            answer,
+            writer,
+            decision=decision,
+            exchange=exchange,
+            settle=admission.settle,
+            headers=headers,
+            bounds=snapshot.relay_bounds,
+        )
+
+
+async def _receive(request: Request, generation: Generation, snapshot: Snapshot) -> AskedRequest:
+    check_media(request.header("Content-Type"))
+    return read_request(
+        endpoint=generation.endpoint,
+        dialect=generation.dialect,
+        fields=decode_body(await request.read(), max_depth=snapshot.configuration.bounds.json_depth),
+        path_model=generation.path_model,
+        api_version=generation.api_version,
+    )

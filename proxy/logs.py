@@ -1,0 +1,155 @@
+"""What is logged and how: JSON lines on standard error, one for every request (SPEC §11).
+
+Field names are those of the usage record and the metrics. No prompt, completion or key is ever written; whatever else
+a client sent is escaped by the encoder, so that it cannot start a line of its own. This file does not know when a
+request ends; whoever knows calls `log_exchange`.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import TYPE_CHECKING
+
+import msgspec
+import structlog
+
+if TYPE_CHECKING:
+    from policies.charges import Charged
+    from proxy.exchange import Exchange
+
+MAX_FIELD_CHARACTERS = 256
+"""Longest client text in a line: pipes carry lines below 4 KiB whole, also when several workers write at once."""
+
+_SERVER_ERROR = 500
+_JSON = msgspec.json.Encoder(enc_hook=str)
+_requests = structlog.get_logger("tidegate.requests")
+
+
+def configure(**bound: object) -> None:
+    """Send our own and the libraries' log lines to standard error as JSON; `bound` fields stand on every line."""
+    shared: list[structlog.typing.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        _add(bound),
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True, key="time"),
+    ]
+    structlog.configure(
+        processors=[*shared, structlog.processors.format_exc_info, _render_bytes],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        logger_factory=structlog.BytesLoggerFactory(sys.stderr.buffer),
+        cache_logger_on_first_use=True,
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[*shared, structlog.stdlib.add_logger_name],
+            processors=[
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                structlog.processors.format_exc_info,
+                _render_text,
+            ],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(logging.WARNING)
+
+
+def _add(bound: dict[str, object]) -> structlog.typing.Processor:
+    def add(_logger: object, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+        return {**bound, **event}
+
+    return add
+
+
+def _render_bytes(_logger: object, _method: str, event: structlog.typing.EventDict) -> bytes:
+    try:
+        return _JSON.encode(event)
+    except UnicodeEncodeError:
+        return _JSON.encode({name: _without_surrogates(value) for name, value in event.items()})
+
+
+def _render_text(logger: object, method: str, event: structlog.typing.EventDict) -> str:
+    return _render_bytes(logger, method, event).decode()
+
+
+def _without_surrogates(value: object) -> object:
+    """Write what JSON's encoder refuses as escapes: header values carry lone surrogates for bytes above ASCII."""
+    return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
+
+
+def log_exchange(exchange: Exchange, charged: Charged | None) -> None:
+    """Write the one line of a finished exchange; what does not apply to it is left out."""
+    fields = {
+        **_request_fields(exchange),
+        **_answer_fields(exchange),
+        **_time_fields(exchange),
+        **({} if charged is None else _charge_fields(charged)),
+    }
+    log = _requests.warning if exchange.status >= _SERVER_ERROR else _requests.info
+    log("request", **{name: value for name, value in fields.items() if value is not None})
+
+
+def _request_fields(exchange: Exchange) -> dict[str, object]:
+    principal, decision = exchange.principal, exchange.decision
+    fields: dict[str, object] = {
+        "request_id": exchange.request_id,
+        "client_request_id": _short(exchange.client_request_id),
+        "route": exchange.route,
+    }
+    if principal is not None:
+        fields |= {"project": principal.project, "owner": principal.owner, "key": principal.key}
+    if decision is not None:
+        fields |= {
+            "model": decision.model.name,
+            "endpoint": decision.asked.endpoint.value,
+            "dialect": decision.asked.dialect.value,
+            "stream": decision.effective.view.is_stream,
+            "adjustments": len(decision.adjustments) or None,
+        }
+    return fields
+
+
+def _answer_fields(exchange: Exchange) -> dict[str, object]:
+    fields: dict[str, object] = {
+        "status": exchange.status,
+        "outcome": exchange.outcome.value,
+        "error_code": exchange.error_code,
+    }
+    if exchange.decision is not None:
+        fields |= {"cache": exchange.cache.value, "cache_reason": exchange.cache_reason}
+    if exchange.attempts:
+        fields |= {
+            "attempts": exchange.attempts,
+            "upstream": exchange.upstream,
+            "deployment": exchange.deployment,
+            "upstream_status": exchange.upstream_status,
+            "upstream_request_id": _short(exchange.upstream_request_id),
+        }
+    return fields
+
+
+def _time_fields(exchange: Exchange) -> dict[str, object]:
+    return {
+        "duration_seconds": _since(exchange.started, exchange.ended),
+        "time_to_first_token_seconds": _since(exchange.started, exchange.first_byte),
+    }
+
+
+def _charge_fields(charged: Charged) -> dict[str, object]:
+    return {
+        "input_tokens": charged.input_tokens,
+        "output_tokens": charged.output_tokens,
+        "cost_microdollars": charged.cost_microdollars,
+        "known": charged.known,
+    }
+
+
+def _since(started: float, then: float | None) -> float | None:
+    microsecond_digits = 6
+    return None if then is None else round(then - started, microsecond_digits)
+
+
+def _short(text: str | None) -> str | None:
+    return None if text is None else text[:MAX_FIELD_CHARACTERS]

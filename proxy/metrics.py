@@ -1,0 +1,428 @@
+"""Every metric, declared once: what workers count, and how the supervisor adds it up into one page (SPEC §11).
+
+A worker counts into plain cells (a third of a microsecond each, no lock: one event loop writes them) and hands them
+over as a `Snapshot`; the supervisor adds the snapshots of all workers to what dead workers left behind and renders
+the page with prometheus_client. Label values come from the configuration or from closed sets in the code; a client's
+string never becomes one.
+
+`observe` tells everything that a finished `Exchange` knows: requests, latencies, tokens, money, look-ups, stored
+answers, adjustments. The other attributes have one owner each, named beside them. This file does not know who asks
+for the page, nor how snapshots travel.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from itertools import accumulate
+from typing import TYPE_CHECKING, Generic, Literal, Protocol, TypeVar
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.exposition import generate_latest
+from prometheus_client.registry import Collector, CollectorRegistry
+
+from policies.cacheability import Bypass
+from proxy.exchange import CacheResult, Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from policies.cacheability import CachePlan
+    from policies.charges import Charged
+    from policies.requests.asked import Adjustment
+    from proxy.exchange import Exchange
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+PREFIX = "tidegate_"
+UNKNOWN = "unknown"
+"""Label value for whatever the configuration does not name."""
+
+# fmt: off
+BUCKETS_SECONDS = (
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
+    1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0,
+)
+# fmt: on
+"""Upper bounds of every latency histogram: cache hits take a millisecond, long generations ten minutes."""
+
+MICRODOLLARS_PER_USD = 1_000_000
+_STATUS_CLASSES = ("none", "1xx", "2xx", "3xx", "4xx", "5xx")
+
+Kind = Literal["counter", "gauge", "histogram"]
+
+CellData = float | list[float]
+Series = list[tuple[list[str], CellData]]
+Snapshot = dict[str, Series]
+"""Plain data, fit for JSON: by metric name, the label values of each series and its number.
+
+A histogram's data is its sum, followed by the count of each bucket (not cumulated), the unbounded one last.
+"""
+
+
+class CounterCell:
+    """One counter series."""
+
+    __slots__ = ("value",)
+
+    def __init__(self) -> None:
+        self.value = 0.0
+
+    def inc(self, amount: float = 1.0) -> None:
+        """Add a non-negative amount."""
+        self.value += amount
+
+    def data(self) -> CellData:
+        """Return the number as a snapshot carries it."""
+        return self.value
+
+
+class GaugeCell(CounterCell):
+    """One gauge series; gauges of several workers are added."""
+
+    __slots__ = ()
+
+    def dec(self, amount: float = 1.0) -> None:
+        """Subtract an amount."""
+        self.value -= amount
+
+    def set(self, value: float) -> None:
+        """Replace the value."""
+        self.value = value
+
+
+class HistogramCell:
+    """One histogram series over `BUCKETS_SECONDS`."""
+
+    __slots__ = ("counts", "sum")
+
+    def __init__(self) -> None:
+        self.sum = 0.0
+        self.counts = [0.0] * (len(BUCKETS_SECONDS) + 1)
+
+    def observe(self, seconds: float) -> None:
+        """Count one duration."""
+        self.counts[bisect_left(BUCKETS_SECONDS, seconds)] += 1
+        self.sum += seconds
+
+    def data(self) -> CellData:
+        """Return sum and counts as a snapshot carries them."""
+        return [self.sum, *self.counts]
+
+
+class Cell(Protocol):
+    """What a family needs of its series."""
+
+    def data(self) -> CellData:
+        """Return the series as a snapshot carries it."""
+
+
+CellT = TypeVar("CellT", bound=Cell)
+
+
+class Family(Generic[CellT]):
+    """One metric with its help sentence and its series by label values."""
+
+    __slots__ = ("_cells", "_make", "help", "kind", "label_names", "name")
+
+    def __init__(
+        self, kind: Kind, make: Callable[[], CellT], text: tuple[str, str], label_names: Sequence[str]
+    ) -> None:
+        self._make = make
+        self._cells: dict[tuple[str, ...], CellT] = {}
+        self.kind = kind
+        self.name, self.help = text
+        self.label_names = tuple(label_names)
+
+    def labels(self, *values: str, **named: str) -> CellT:
+        """Return the series of these label values, by position or all by name; it is made at first use."""
+        if named:
+            values = tuple(named[label] for label in self.label_names)
+        cell = self._cells.get(values)
+        if cell is None:
+            if len(values) != len(self.label_names):
+                raise ValueError(f"{self.name} has the labels {self.label_names}, got {values}")
+            cell = self._cells[values] = self._make()
+        return cell
+
+    def series(self) -> Series:
+        """Return all series as plain data."""
+        return [(list(values), cell.data()) for values, cell in self._cells.items()]
+
+
+class Metrics:
+    """The metrics of one process: attributes named as on the page, less `tidegate_`.
+
+    A metric with labels is used as `metrics.store_errors_total.labels("state").inc()`; one without is its cell:
+    `metrics.open_streams.inc()`.
+    """
+
+    def __init__(self) -> None:
+        self.families: list[Family[CounterCell] | Family[GaugeCell] | Family[HistogramCell]] = []
+        self._declare_exchanges()
+        self._declare_upstreams()
+        self._declare_limits()
+        self._declare_stores()
+        self._declare_processes()
+
+    def _counter(self, name: str, text: str, *labels: str) -> Family[CounterCell]:
+        family = Family("counter", CounterCell, (name, text), labels)
+        self.families.append(family)
+        return family
+
+    def _gauge(self, name: str, text: str, *labels: str) -> Family[GaugeCell]:
+        family = Family("gauge", GaugeCell, (name, text), labels)
+        self.families.append(family)
+        return family
+
+    def _histogram(self, name: str, text: str, *labels: str) -> Family[HistogramCell]:
+        family = Family("histogram", HistogramCell, (name, text), labels)
+        self.families.append(family)
+        return family
+
+    def _declare_exchanges(self) -> None:
+        """Declare what `observe` tells, and the streams under way (owner: proxy/relay.py)."""
+        self.requests_total = self._counter(
+            "requests_total",
+            "Finished requests.",
+            *("route", "model", "project", "status_class", "outcome"),
+        )
+        self.request_duration_seconds = self._histogram(
+            "request_duration_seconds",
+            "Time from a request's head to the end of its answer.",
+            *("route", "model", "cache"),
+        )
+        self.time_to_first_token_seconds = self._histogram(
+            "time_to_first_token_seconds",
+            "Time from a request's head to the first byte of its answer's body.",
+            *("route", "model"),
+        )
+        self.time_between_tokens_seconds = self._histogram(
+            "time_between_tokens_seconds",
+            "Time between two content events of a stream.",
+            "model",
+        )
+        self.tokens_total = self._counter(
+            "tokens_total",
+            "Tokens charged; cached_input and reasoning are parts of input and output.",
+            *("model", "project", "direction"),
+        )
+        self.spent_usd_total = self._counter("spent_usd_total", "Money charged, in USD.", "model", "project")
+        self.saved_usd_total = self._counter(
+            "saved_usd_total",
+            "What answers served from the cache would have cost upstream, in USD.",
+            *("model", "project"),
+        )
+        self.cache_lookups_total = self._counter(
+            "cache_lookups_total",
+            "Verdicts of the cache on requests that were not refused before, and why nothing was served.",
+            *("result", "reason"),
+        )
+        self.cache_stores_total = self._counter("cache_stores_total", "Answers put into the cache.").labels()
+        self.adjustments_total = self._counter(
+            "adjustments_total",
+            "Changes that policies and normalising made to requests.",
+            *("parameter", "rule"),
+        )
+        self.open_streams = self._gauge("open_streams", "Streams that are being relayed.").labels()
+
+    def _declare_upstreams(self) -> None:
+        """Declare what upstreams did (owner: proxy/upstreams)."""
+        self.upstream_request_duration_seconds = self._histogram(
+            "upstream_request_duration_seconds",
+            "Time from sending a request upstream to the end of the answer, per attempt.",
+            "upstream",
+        )
+        self.upstream_errors_total = self._counter(
+            "upstream_errors_total",
+            "Attempts that failed upstream: connect, timeout, broken, unusable, or the status class of an error.",
+            *("upstream", "kind"),
+        )
+        self.upstream_retries_total = self._counter(
+            "upstream_retries_total",
+            "Attempts after the first one of a request.",
+            "upstream",
+        )
+
+    def _declare_limits(self) -> None:
+        """Declare what limits did (owner: proxy/admission.py)."""
+        self.limit_refusals_total = self._counter(
+            "limit_refusals_total",
+            "Requests that a limit refused.",
+            *("policy", "limit"),
+        )
+        self.reservations_outstanding = self._gauge(
+            "reservations_outstanding",
+            "Requests that are admitted and not yet settled.",
+        ).labels()
+        self.reservations_expired_total = self._counter(
+            "reservations_expired_total",
+            "Holds whose owner died, settled at their worst case after their lease.",
+        ).labels()
+        self.underestimates_total = self._counter(
+            "underestimates_total",
+            "Settlements above what was held.",
+        ).labels()
+
+    def _declare_stores(self) -> None:
+        """Declare what the stores did (owners: proxy/store/connection.py, proxy/spool.py, proxy/supervisor.py)."""
+        self.store_duration_seconds = self._histogram(
+            "store_duration_seconds",
+            "Time of one round trip to a store.",
+            "store",
+        )
+        self.store_errors_total = self._counter("store_errors_total", "Failed round trips to a store.", "store")
+        self.store_up = self._gauge("store_up", "Whether the supervisor reaches a store (1) or not (0).", "store")
+        self.spool_records = self._gauge(
+            "spool_records",
+            "Records that wait on local disk for the state store to come back.",
+        ).labels()
+
+    def _declare_processes(self) -> None:
+        """Declare what the supervisor knows of its processes (owner: proxy/supervisor.py)."""
+        self.worker_up = self._gauge("worker_up", "Whether a worker is ready (1) or not (0).", "worker")
+        self.worker_restarts_total = self._counter(
+            "worker_restarts_total",
+            "Workers that died and were started again.",
+            "worker",
+        )
+        self.unhandled_errors_total = self._counter(
+            "unhandled_errors_total",
+            "Exceptions that reached the outermost frame of a request or a background task; each one is a fault.",
+            "where",
+        )
+        self.build_info = self._gauge("build_info", "Always 1; the labels say what runs.", "version", "configuration")
+
+    def observe(self, exchange: Exchange, charged: Charged | None, *, saved_microdollars: int = 0) -> None:
+        """Count one finished exchange; call it exactly once, with what it was charged (None: nothing).
+
+        `saved_microdollars` is what a hit would have cost upstream.
+        """
+        decision, principal = exchange.decision, exchange.principal
+        model = UNKNOWN if decision is None else decision.model.name
+        project = UNKNOWN if principal is None else principal.project
+        status_class = _STATUS_CLASSES[min(exchange.status // 100, len(_STATUS_CLASSES) - 1)]
+        self.requests_total.labels(exchange.route, model, project, status_class, exchange.outcome.value).inc()
+        self._observe_times(exchange, model)
+        if decision is not None:
+            self._observe_cache(exchange, decision.cache)
+            self._observe_adjustments(decision.adjustments)
+        if charged is not None:
+            self._observe_charge(charged, model, project)
+        if saved_microdollars:
+            self.saved_usd_total.labels(model, project).inc(saved_microdollars / MICRODOLLARS_PER_USD)
+
+    def _observe_times(self, exchange: Exchange, model: str) -> None:
+        if exchange.ended is not None:
+            duration = self.request_duration_seconds.labels(exchange.route, model, exchange.cache.value)
+            duration.observe(exchange.ended - exchange.started)
+        if exchange.first_byte is not None:
+            first = self.time_to_first_token_seconds.labels(exchange.route, model)
+            first.observe(exchange.first_byte - exchange.started)
+        if exchange.answer.token_gaps:
+            between = self.time_between_tokens_seconds.labels(model)
+            for gap_seconds in exchange.answer.token_gaps:
+                between.observe(gap_seconds)
+
+    def _observe_cache(self, exchange: Exchange, plan: CachePlan) -> None:
+        if exchange.outcome is Outcome.REJECTED and exchange.cache is CacheResult.BYPASS:
+            return  # refused before the cache had a say
+        reason = exchange.cache_reason or (plan.reason if isinstance(plan, Bypass) else "none")
+        self.cache_lookups_total.labels(exchange.cache.value, reason).inc()
+        if exchange.is_stored:
+            self.cache_stores_total.inc()
+
+    def _observe_adjustments(self, adjustments: Sequence[Adjustment]) -> None:
+        for adjustment in adjustments:
+            self.adjustments_total.labels(adjustment.parameter, adjustment.action.value).inc()
+
+    def _observe_charge(self, charged: Charged, model: str, project: str) -> None:
+        for direction, tokens in (
+            ("input", charged.input_tokens),
+            ("output", charged.output_tokens),
+            ("cached_input", charged.cached_input_tokens),
+            ("reasoning", charged.reasoning_tokens),
+        ):
+            if tokens:
+                self.tokens_total.labels(model, project, direction).inc(tokens)
+        if charged.cost_microdollars:
+            self.spent_usd_total.labels(model, project).inc(charged.cost_microdollars / MICRODOLLARS_PER_USD)
+
+    def snapshot(self) -> Snapshot:
+        """Return everything counted so far."""
+        return {family.name: family.series() for family in self.families}
+
+
+DECLARED = {family.name: family for family in Metrics().families}
+"""Name, kind, help and labels of every metric; its series stay empty."""
+
+
+def counters_of(snapshot: Snapshot) -> Snapshot:
+    """Return what remains of a process that died: its counters and histograms, not its gauges."""
+    return {name: series for name, series in snapshot.items() if DECLARED[name].kind != "gauge"}
+
+
+def add_up(snapshots: Iterable[Snapshot]) -> Snapshot:
+    """Add series with the same labels; gauges are added like everything else."""
+    sums: dict[str, dict[tuple[str, ...], CellData]] = {}
+    for snapshot in snapshots:
+        for name, series in snapshot.items():
+            by_labels = sums.setdefault(name, {})
+            for values, data in series:
+                labels = tuple(values)
+                by_labels[labels] = _sum_of(by_labels[labels], data) if labels in by_labels else data
+    return {name: [(list(labels), data) for labels, data in by_labels.items()] for name, by_labels in sums.items()}
+
+
+def _sum_of(one: CellData, other: CellData) -> CellData:
+    if isinstance(one, list) and isinstance(other, list):
+        return [a + b for a, b in zip(one, other, strict=True)]
+    if isinstance(one, list) or isinstance(other, list):
+        raise TypeError("a histogram and a number do not add up")
+    return one + other
+
+
+def render(total: Snapshot) -> bytes:
+    """Write the page that Prometheus scrapes; a metric without series keeps its help. Not for an event loop."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Page(total))
+    return generate_latest(registry)
+
+
+class _Page(Collector):
+    """Gives prometheus_client a snapshot in its own terms."""
+
+    def __init__(self, total: Snapshot) -> None:
+        self._total = total
+
+    def collect(self) -> Iterator[Metric]:
+        for name, family in DECLARED.items():
+            yield _family_for_page(family.kind, name, self._total.get(name, []))
+
+
+def _family_for_page(kind: Kind, name: str, series: Series) -> Metric:
+    help_, labels = DECLARED[name].help, DECLARED[name].label_names
+    if kind == "histogram":
+        histogram = HistogramMetricFamily(PREFIX + name, help_, labels=labels)
+        for values, data in series:
+            histogram.add_metric(values, buckets=_cumulated(data), sum_value=_sum_in(data))
+        return histogram
+    numbers = (CounterMetricFamily if kind == "counter" else GaugeMetricFamily)(PREFIX + name, help_, labels=labels)
+    for values, data in series:
+        numbers.add_metric(values, _number(data))
+    return numbers
+
+
+def _number(data: CellData) -> float:
+    if isinstance(data, list):
+        raise TypeError("a histogram where a number is declared")
+    return data
+
+
+def _sum_in(data: CellData) -> float:
+    return data[0] if isinstance(data, list) else data
+
+
+def _cumulated(data: CellData) -> list[tuple[str, float]]:
+    """Return (upper bound, how many at most this long), as the exposition format wants them."""
+    counts = data[1:] if isinstance(data, list) else []
+    bounds = [*(str(bound) for bound in BUCKETS_SECONDS), "+Inf"]
+    return list(zip(bounds, accumulate(counts), strict=True))

@@ -1,0 +1,144 @@
+"""The table of routes of the data plane: which path and method is answered by what (SPEC §2).
+
+Matches raw paths exactly: no other case, no doubled or trailing slash, no dot segments. Knows no HTTP library, and
+answers nothing itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl, unquote
+
+from policies.errors import InvalidRequest, MethodNotAllowed, UnknownRoute
+from policies.requests.asked import Dialect, Endpoint
+from proxy import listings
+from proxy.handler import Generation, generate
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from proxy.admission import Admissions
+    from proxy.exchange import Exchange, Request, Writer
+    from proxy.handler import Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request on its route: what every answering function gets. `model` is the path's, decoded, if it has one."""
+
+    request: Request
+    writer: Writer
+    exchange: Exchange
+    snapshot: Snapshot
+    admissions: Admissions
+    model: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One row of the table; `name` is the path's pattern, and the label in metrics and logs."""
+
+    method: str
+    name: str
+    answer: Callable[[Call], Awaitable[None]]
+
+
+def _generates(endpoint: Endpoint, dialect: Dialect) -> Callable[[Call], Awaitable[None]]:
+    async def answer(call: Call) -> None:
+        generation = Generation(endpoint, dialect, call.model, api_version(call.request.query))
+        await generate(
+            call.request,
+            call.writer,
+            call.exchange,
+            generation=generation,
+            snapshot=call.snapshot,
+            admissions=call.admissions,
+        )
+
+    return answer
+
+
+def _lists(listing: Callable[..., bytes]) -> Callable[[Call], Awaitable[None]]:
+    async def answer(call: Call) -> None:
+        body = listing(call.request, call.exchange, call.snapshot, call.model)
+        await call.writer.respond(200, [("Content-Type", "application/json"), ("Cache-Control", "no-store")], body)
+
+    return answer
+
+
+def api_version(query: str) -> str | None:
+    """Return the query's `api-version`; None without one. Raises InvalidRequest where it stands there twice."""
+    versions = [value for name, value in parse_qsl(query, keep_blank_values=True) if name == "api-version"]
+    if len(versions) > 1:
+        raise InvalidRequest("The query names `api-version` more than once; name it once.", param="api-version")
+    return versions[0] if versions else None
+
+
+_MODEL = "{model}"
+
+ROUTES = (
+    *(
+        Route("POST", f"{prefix}/{endpoint}", _generates(endpoint, Dialect.OPENAI))
+        for prefix in ("/v1", "/openai/v1")
+        for endpoint in Endpoint
+    ),
+    *(
+        Route("POST", f"/openai/deployments/{_MODEL}/{endpoint}", _generates(endpoint, Dialect.AZURE))
+        for endpoint in Endpoint
+    ),
+    Route("POST", f"/v1/engines/{_MODEL}/completions", _generates(Endpoint.COMPLETIONS, Dialect.ENGINES)),
+    Route("GET", "/v1/engines", _lists(listings.engines)),
+    Route("GET", f"/v1/engines/{_MODEL}", _lists(listings.engine)),
+    Route("GET", "/v1/models", _lists(listings.models)),
+    Route("GET", f"/v1/models/{_MODEL}", _lists(listings.model)),
+    Route("GET", "/openai/v1/models", _lists(listings.models)),
+    Route("GET", f"/openai/v1/models/{_MODEL}", _lists(listings.model)),
+    Route("GET", "/openai/models", _lists(listings.azure_models)),
+    Route("GET", "/healthz", _lists(listings.health)),
+)
+
+_EXACT = {
+    name: {route.method: route for route in ROUTES if route.name == name}
+    for name in (route.name for route in ROUTES if _MODEL not in route.name)
+}
+_PATTERNS = tuple(
+    (prefix, suffix, route)
+    for route in sorted(ROUTES, key=lambda route: -len(route.name))  # the longer suffix first
+    for prefix, marker, suffix in (route.name.partition(_MODEL),)
+    if marker
+)
+
+
+def find_route(method: str, path: str) -> tuple[Route, str | None]:
+    """Return the route of a raw path, and the model name that the path carries, percent-decoded.
+
+    Raises UnknownRoute, or MethodNotAllowed with the methods that the path takes.
+    """
+    methods = _EXACT.get(path)
+    model = None
+    if methods is None:
+        model, methods = _match(path)
+    route = methods.get(method)
+    if route is None:
+        allowed = ", ".join(methods)
+        raise MethodNotAllowed(f"{method[:20]} is not answered here; this path takes {allowed}.", allowed=list(methods))
+    return route, model
+
+
+def _match(path: str) -> tuple[str, dict[str, Route]]:
+    for prefix, suffix, route in _PATTERNS:
+        if path.startswith(prefix) and path.endswith(suffix):
+            model = _decode_model(path[len(prefix) : len(path) - len(suffix)])
+            if model is not None:
+                return model, {route.method: route}
+    raise UnknownRoute(f"There is nothing at {path[:100]!r}; paths match exactly, such as POST /v1/completions.")
+
+
+def _decode_model(segments: str) -> str | None:
+    try:
+        name = unquote(segments, errors="strict")
+    except UnicodeDecodeError:
+        return None
+    parts = name.split("/")
+    return None if any(part in {"", ".", ".."} for part in parts) else name

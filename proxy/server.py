@@ -1,0 +1,226 @@
+"""The front door: aiohttp's server, adapted to the request value and the writer that the path knows.
+
+The only file of the data plane that knows aiohttp's server side. Holds no route and no rule; what aiohttp itself
+would answer (a head it cannot read, say) is rendered in OpenAI's shape here too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from aiohttp import hdrs, web
+from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
+from aiohttp.web_protocol import RequestHandler
+from multidict import CIMultiDict
+
+from policies.errors import InvalidRequest, PayloadTooLarge
+from proxy.errors import BodyTooSlow, ClientLeft, GatewayError, error_headers, error_object, status_of
+from proxy.wire.codings import decode_body
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from aiohttp.abc import AbstractStreamWriter
+
+    from policies.errors import Rejection
+    from proxy.config import Bounds
+    from proxy.exchange import Headers, Request, Writer
+
+_log = logging.getLogger("tidegate.server")
+
+_SERVER = ("Server", "tidegate")
+_BACKLOG = 1024
+_KEEPALIVE_SECONDS = 75.0
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+class HeadTooLarge(InvalidRequest):
+    """The request head, or one line of it, is above its bound."""
+
+    status_hint = 431
+
+
+class ServedRequest:
+    """A request as aiohttp parsed it, its body still unread."""
+
+    __slots__ = ("_aio", "_bounds", "method", "path", "query")
+
+    def __init__(self, aio: web.BaseRequest, bounds: Bounds) -> None:
+        self._aio = aio
+        self._bounds = bounds
+        self.method = aio.method
+        target = aio._message.path  # noqa: SLF001  raw_path costs a URL object, and decodes nothing more
+        if not target.startswith("/"):
+            target = "/" + target.partition("://")[2].partition("/")[2]
+        self.path, _, self.query = target.partition("?")
+
+    def header(self, name: str) -> str | None:
+        """Return the first value of a header, or None."""
+        return self._aio.headers.get(name)
+
+    def headers(self, name: str) -> Sequence[str]:
+        """Return all values of a header."""
+        return self._aio.headers.getall(name, ())
+
+    @property
+    def head_bytes(self) -> int:
+        """Size of the request head as it was sent."""
+        fields = sum(len(name) + len(value) + 4 for name, value in self._aio._message.raw_headers)  # noqa: SLF001
+        return len(self.method) + len(self.path) + len(self.query) + 13 + fields
+
+    async def read(self) -> bytes:
+        """Read the body within the bounds, answering `Expect: 100-continue` first (SPEC §3)."""
+        limit = self._bounds.body_bytes
+        if (self._aio.content_length or 0) > limit:
+            raise _too_large(limit)
+        if self._aio.headers.get(hdrs.EXPECT, "").lower() == "100-continue":
+            await self._aio._payload_writer.write(_CONTINUE)  # noqa: SLF001  the low-level server leaves it to us
+        try:
+            async with asyncio.timeout(self._bounds.body_seconds):
+                raw = await self._read_up_to(limit)
+        except TimeoutError:
+            raise BodyTooSlow(f"The body did not arrive within {self._bounds.body_seconds} s.") from None
+        coding = self._aio.headers.get(hdrs.CONTENT_ENCODING)
+        return raw if coding is None else decode_body(raw, coding, self._bounds.decompressed_body_bytes)
+
+    async def _read_up_to(self, limit: int) -> bytes:
+        pieces = bytearray()
+        try:
+            async for piece in self._aio.content.iter_any():
+                pieces += piece
+                if len(pieces) > limit:
+                    raise _too_large(limit)
+        except (HttpProcessingError, web.RequestPayloadError) as error:
+            raise InvalidRequest("The body's transfer coding is broken; its chunks cannot be told apart.") from error
+        return bytes(pieces)
+
+
+def _too_large(limit: int) -> PayloadTooLarge:
+    return PayloadTooLarge(f"The body is larger than {limit} bytes, the most that is read here.", code="body_too_large")
+
+
+class ServedWriter:
+    """Where aiohttp takes the answer. Raises ClientLeft once the connection is gone."""
+
+    __slots__ = ("_aio", "response")
+
+    def __init__(self, aio: web.BaseRequest) -> None:
+        self._aio = aio
+        self.response: web.StreamResponse | None = None
+
+    @property
+    def is_started(self) -> bool:
+        """Whether the head has left."""
+        return self.response is not None
+
+    async def start(self, status: int, headers: Headers) -> None:
+        """Send the head; the body follows in chunks."""
+        self.response = web.StreamResponse(status=status, headers=CIMultiDict([*headers, _SERVER]))
+        await self._guard(self.response.prepare(self._aio))
+
+    async def write(self, data: bytes) -> None:
+        """Send bytes of the body; waits while the client's socket is full."""
+        assert self.response is not None  # noqa: S101  start comes first
+        await self._guard(self.response.write(data))
+
+    async def finish(self) -> None:
+        """End the body."""
+        assert self.response is not None  # noqa: S101  start comes first
+        await self._guard(self.response.write_eof())
+
+    async def respond(self, status: int, headers: Headers, body: bytes) -> None:
+        """Send a whole answer with its length; the body is left out for HEAD."""
+        self.response = web.Response(status=status, headers=CIMultiDict([*headers, _SERVER]), body=body)
+        await self._guard(self.response.prepare(self._aio))
+        await self.finish()
+
+    @staticmethod
+    async def _guard(step: Awaitable[AbstractStreamWriter | None]) -> None:
+        try:
+            await step
+        except ConnectionError as error:
+            raise ClientLeft from error
+
+
+class _Protocol(RequestHandler):
+    """aiohttp's connection handler, speaking OpenAI's error shape and our log where it answers on its own."""
+
+    __slots__ = ()
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """Answer a head that cannot be read; anything else is a fault of ours and is logged."""
+        error: Rejection | GatewayError
+        if isinstance(exc, LineTooLong):
+            error = HeadTooLarge("A line of the request head is too long; the whole head may have 64 KiB.")
+        elif isinstance(exc, HttpProcessingError):
+            error = InvalidRequest(f"The request head cannot be read: {(message or exc.message).splitlines()[0][:200]}")
+        else:
+            error = _fault(exc)
+        if request.writer.output_size > 0:
+            raise ConnectionError("The head has left; the connection is closed instead.")
+        response = web.Response(
+            status=status_of(error), headers=CIMultiDict([*error_headers(error), _SERVER]), body=error_object(error)
+        )
+        response.force_close()
+        return response
+
+
+def _fault(exc: BaseException | None) -> GatewayError:
+    _log.error("a request failed in a way that nothing foresaw", exc_info=exc)
+    return GatewayError("The gateway failed to answer; the operator's log says more.")
+
+
+class _Server(web.Server):
+    """aiohttp's low-level server with our connection handler."""
+
+    def __call__(self) -> RequestHandler:
+        return _Protocol(self, loop=self._loop, **self._kwargs)
+
+
+async def serve(
+    answer: Callable[[Request, Writer], Awaitable[None]],
+    sock: socket.socket,
+    stopping: asyncio.Event,
+    *,
+    bounds: Bounds,
+    drain_seconds: float,
+) -> None:
+    """Answer requests from `sock` until `stopping` is set, then finish those under way within `drain_seconds`."""
+
+    async def handle(aio: web.BaseRequest) -> web.StreamResponse:
+        request, writer = ServedRequest(aio, bounds), ServedWriter(aio)
+        if request.head_bytes > bounds.head_bytes:
+            error = HeadTooLarge(f"The request head is larger than {bounds.head_bytes} bytes.")
+            await writer.respond(status_of(error), error_headers(error), error_object(error))
+        else:
+            await answer(request, writer)
+        if writer.response is None:
+            raise ConnectionError("Nothing was answered; the connection is closed.")
+        return writer.response
+
+    server = _Server(
+        handle,
+        handler_cancellation=True,
+        access_log=None,
+        auto_decompress=False,
+        keepalive_timeout=_KEEPALIVE_SECONDS,
+        max_line_size=bounds.head_bytes,
+        max_field_size=bounds.head_bytes,
+        max_headers=1024,
+    )
+    runner = web.ServerRunner(server, shutdown_timeout=drain_seconds)
+    await runner.setup()
+    try:
+        await web.SockSite(runner, sock, backlog=_BACKLOG).start()
+        await stopping.wait()
+    finally:
+        await runner.cleanup()

@@ -1,0 +1,129 @@
+"""One worker process: takes its socket and its configuration from the supervisor, serves, tells what it counted.
+
+It ends when it is told to drain, on SIGTERM, and at once when the supervisor is gone: without it there is no embedded
+store, and the next gateway needs the port. This file does not know how a request is answered, nor how many workers
+there are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import signal
+import socket
+import sys
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import structlog
+
+from proxy import logs
+from proxy.app import open_gateway, serve
+from proxy.channel import Begin, Channel, Count, Counted, Drain, Ready
+from proxy.config import Configuration
+from proxy.metrics import Metrics
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SNAPSHOT_INTERVAL_SECONDS = 1.0
+"""How often a worker tells what it has counted: a worker that is killed loses at most this much of it."""
+
+ABANDONED_SECONDS = 3.0
+"""How long a worker whose supervisor died may take to write down what is under way."""
+
+_log = structlog.get_logger("tidegate.worker")
+
+
+@dataclass(slots=True)
+class Frame:
+    """What the tasks of one worker share."""
+
+    channel: Channel
+    metrics: Metrics = field(default_factory=Metrics)
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+async def work(channel: Channel, sock: socket.socket) -> None:
+    """Serve from `sock` until told to stop; what is under way then is finished within the drain time-out."""
+    begin = await channel.receive()
+    if not isinstance(begin, Begin):
+        return
+    logs.configure(worker=begin.worker)
+    frame = Frame(channel)
+    serving = asyncio.ensure_future(_serve(frame, begin, sock))
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, frame.stopping.set)
+    helpers = [asyncio.ensure_future(_obey(frame, serving.cancel)), asyncio.ensure_future(_tell(frame))]
+    try:
+        with suppress(asyncio.CancelledError):
+            await serving
+    finally:
+        for helper in helpers:
+            helper.cancel()
+        await asyncio.gather(*helpers, return_exceptions=True)
+        await channel.send(Counted(frame.metrics.snapshot()))
+        await channel.close()
+
+
+async def _serve(frame: Frame, begin: Begin, sock: socket.socket) -> None:
+    configuration = Configuration.from_resolved_json(begin.configuration)
+    async with open_gateway(
+        configuration,
+        state_url=begin.state_url,
+        cache_url=begin.cache_url,
+        metrics=frame.metrics,
+        worker=begin.worker,
+    ) as gateway:
+        gc.collect()
+        gc.freeze()  # what stands now stands for good: later collections need not look at it
+        await frame.channel.send(Ready())
+        await serve(gateway, sock, frame.stopping)
+
+
+async def _obey(frame: Frame, abandon: Callable[[], object]) -> None:
+    """Do what the supervisor says; when it is gone, end without waiting for answers under way."""
+    while (message := await frame.channel.receive()) is not None:
+        match message:
+            case Drain():
+                frame.stopping.set()
+            case Count():
+                await frame.channel.send(Counted(frame.metrics.snapshot()))
+            case _:
+                _log.error("unexpected message from the supervisor", message=type(message).__name__)
+    _log.error("the supervisor is gone; this worker ends")
+    asyncio.get_running_loop().call_later(ABANDONED_SECONDS, os._exit, 1)
+    abandon()
+
+
+async def _tell(frame: Frame) -> None:
+    while True:
+        await asyncio.sleep(SNAPSHOT_INTERVAL_SECONDS)
+        await frame.channel.send(Counted(frame.metrics.snapshot()))
+
+
+async def _run(channel_fd: int, listening_fd: int) -> None:
+    channel = await Channel.over(socket.socket(fileno=channel_fd))
+    sock = socket.socket(fileno=listening_fd)
+    sock.setblocking(False)  # noqa: FBT003  the standard library's own signature
+    await work(channel, sock)
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop  # noqa: PLC0415  there is none for some platforms
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
+
+
+def main(channel_fd: int, listening_fd: int) -> None:
+    """Run as a child of the supervisor, with the file descriptors of two inherited sockets."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's is for the supervisor
+    try:
+        with asyncio.Runner(loop_factory=_new_loop) as runner:
+            runner.run(_run(channel_fd, listening_fd))
+    except Exception:  # noqa: BLE001  the outermost frame of the process
+        _log.exception("the worker failed")
+        sys.exit(1)

@@ -1,0 +1,142 @@
+"""The supervisor's side of its workers, against stand-ins that speak the real channel in processes of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from proxy.channel import Begin
+from proxy.config import Address
+from proxy.listening import listening
+from proxy.metrics import Metrics, Snapshot, add_up
+from proxy.workers import Workers, WorkersFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).resolve().parents[2]
+STAND_IN = ROOT / "tests" / "support" / "stand_in_worker.py"
+PATIENCE_SECONDS = 20
+
+
+def listen(count: int) -> Iterator[list[socket.socket]]:
+    with listening(Address("127.0.0.1", 0), setting="listen", count=count) as sockets:
+        yield sockets
+
+
+@pytest.fixture
+def ports() -> Iterator[list[socket.socket]]:
+    yield from listen(2)
+
+
+@pytest.fixture
+def one_port() -> Iterator[list[socket.socket]]:
+    yield from listen(1)
+
+
+def make_workers(ports: list[socket.socket], manner: str = "serve") -> Workers:
+    begins = [Begin(number, b"{}", "unix:///nowhere", "unix:///nowhere") for number in range(len(ports))]
+    entry = "import sys, runpy; sys.path.insert(0, sys.argv[1]); del sys.argv[:2]; runpy.run_path(sys.argv[0], run_name='__main__')"
+    command = (sys.executable, "-c", entry, str(ROOT), str(STAND_IN), manner)
+    return Workers(begins, ports, Metrics(), command)
+
+
+async def ask(ports: list[socket.socket]) -> int:
+    """Return the process id of whichever worker answers."""
+    reader, writer = await asyncio.open_connection(*ports[0].getsockname())
+    try:
+        return int(await asyncio.wait_for(reader.read(), PATIENCE_SECONDS))
+    finally:
+        writer.close()
+
+
+async def meet_all(ports: list[socket.socket], count: int) -> set[int]:
+    """Ask until so many different workers have answered; the kernel spreads connections over them."""
+    met: set[int] = set()
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while len(met) < count:
+            met.add(await ask(ports))
+    return met
+
+
+def number(snapshots: list[Snapshot], name: str) -> float:
+    [(_, data)] = add_up(snapshots)[name]
+    assert isinstance(data, float)
+    return data
+
+
+async def test_connections_are_spread_over_all_workers(ports: list[socket.socket]) -> None:
+    async with make_workers(ports) as workers:
+        await workers.wait_ready()
+        assert len(await meet_all(ports, 2)) == 2
+        assert workers.missing() == []
+
+
+async def test_a_killed_worker_comes_back_its_counters_stay_and_its_gauges_vanish(ports: list[socket.socket]) -> None:
+    async with make_workers(ports) as workers:
+        await workers.wait_ready()
+        met = await meet_all(ports, 2)
+        before = await workers.snapshots()
+        victim = met.pop()
+        os.kill(victim, signal.SIGKILL)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while victim in (answered := await meet_all(ports, 2)) or len(answered) < 2:
+                await asyncio.sleep(0)
+        after = await workers.snapshots()
+        assert number(before, "open_streams") == 2
+        assert number(after, "cache_stores_total") >= number(before, "cache_stores_total") + 2
+        assert number(after, "open_streams") == 2
+
+
+async def test_a_dead_workers_counters_are_told_while_it_is_away(one_port: list[socket.socket]) -> None:
+    async with make_workers(one_port) as workers:
+        await workers.wait_ready()
+        victim = await ask(one_port)
+        await workers.snapshots()
+        os.kill(victim, signal.SIGKILL)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while not workers.missing():
+                await asyncio.sleep(0)
+        snapshots = await workers.snapshots()
+        assert number(snapshots, "cache_stores_total") == 1
+        assert "open_streams" not in add_up(snapshots)
+
+
+async def test_draining_ends_every_worker_and_none_is_started_again(ports: list[socket.socket]) -> None:
+    async with make_workers(ports) as workers:
+        await workers.wait_ready()
+        pids = await meet_all(ports, 2)
+        await workers.drain(PATIENCE_SECONDS, asyncio.Event())
+        assert workers.missing() == [0, 1]
+        assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+
+
+async def test_a_second_signal_kills_workers_that_still_have_work(ports: list[socket.socket]) -> None:
+    async with make_workers(ports, "deaf") as workers:
+        await workers.wait_ready()
+        pids = await meet_all(ports, 2)
+        hurry = asyncio.Event()
+        draining = asyncio.create_task(workers.drain(3600, hurry))
+        hurry.set()
+        await asyncio.wait_for(draining, PATIENCE_SECONDS)
+        assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+
+
+async def test_leaving_the_context_kills_the_workers(ports: list[socket.socket]) -> None:
+    async with make_workers(ports, "deaf") as workers:
+        await workers.wait_ready()
+        pids = await meet_all(ports, 2)
+    assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+
+
+async def test_workers_that_die_at_once_end_the_start(ports: list[socket.socket]) -> None:
+    async with make_workers(ports, "fail") as workers:
+        with pytest.raises(WorkersFailed, match="log"):
+            await asyncio.wait_for(workers.wait_ready(), PATIENCE_SECONDS)
