@@ -20,7 +20,7 @@ from proxy.logs import log_exchange
 from proxy.middlewares import with_errors, with_request_id
 from proxy.records import saved_microdollars
 from proxy.relay import RelayBounds
-from proxy.routes import Call, find_route
+from proxy.routes import HEALTH, Call, find_route
 from proxy.spool import Spool
 from proxy.store.connection import Store
 from proxy.upstreams.client import ClientBounds, UpstreamClient
@@ -72,7 +72,8 @@ class Gateway:
         if exchange.is_recorded and exchange.charged is None:  # a settlement leaves the record of its own accord
             self._admissions.record(exchange)
         self._metrics.observe(exchange, exchange.charged, saved_microdollars=saved_microdollars(exchange))
-        log_exchange(exchange, exchange.charged)
+        if exchange.route != HEALTH:  # asked every few seconds, by machines
+            log_exchange(exchange, exchange.charged)
 
 
 @asynccontextmanager

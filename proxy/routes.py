@@ -13,6 +13,7 @@ from urllib.parse import parse_qsl, unquote
 from policies.errors import InvalidRequest, MethodNotAllowed, UnknownRoute
 from policies.requests.asked import Dialect, Endpoint
 from proxy import listings
+from proxy.exchange import Outcome
 from proxy.handler import Generation, generate
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ def _generates(endpoint: Endpoint, dialect: Dialect) -> Callable[[Call], Awaitab
 def _lists(listing: Callable[..., bytes]) -> Callable[[Call], Awaitable[None]]:
     async def answer(call: Call) -> None:
         body = listing(call.request, call.exchange, call.snapshot, call.model)
+        call.exchange.outcome = Outcome.COMPLETED
         await call.writer.respond(200, [("Content-Type", "application/json"), ("Cache-Control", "no-store")], body)
 
     return answer
@@ -76,6 +78,7 @@ def api_version(query: str) -> str | None:
 
 
 _MODEL = "{model}"
+HEALTH = "/healthz"
 
 ROUTES = (
     *(
@@ -95,7 +98,7 @@ ROUTES = (
     Route("GET", "/openai/v1/models", _lists(listings.models)),
     Route("GET", f"/openai/v1/models/{_MODEL}", _lists(listings.model)),
     Route("GET", "/openai/models", _lists(listings.azure_models)),
-    Route("GET", "/healthz", _lists(listings.health)),
+    Route("GET", HEALTH, _lists(listings.health)),
 )
 
 _EXACT = {

@@ -1,0 +1,93 @@
+"""The order of decisions: who may ask comes before what is asked, policy before price, price before limits."""
+
+from __future__ import annotations
+
+import pytest
+
+from policies.cacheability import Bypass, Keyed
+from policies.catalog import Deployment, ModelSettings, Price
+from policies.decision import Decision, decide
+from policies.errors import Forbidden, InvalidRequest, PolicyViolation, Rejection, UnknownModel
+from policies.policy import Limit, Policy, Rule
+from policies.principals import Principal
+from policies.requests.asked import Action, Dialect, Endpoint
+from policies.requests.dialects import read_request
+from policies.rulebook import Rulebook
+
+DEPLOYMENTS = (Deployment(upstream="a"), Deployment(upstream="b"))
+RULEBOOK = Rulebook(
+    {
+        "m": ModelSettings(deployments=DEPLOYMENTS, aliases=("davinci",), price=Price(input=1.0, output=2.0)),
+        "other": ModelSettings(deployments=DEPLOYMENTS),
+    },
+    {
+        "free": Policy(),
+        "capped": Policy(parameters={"n": Rule(max=2, on_violation="clamp"), "best_of": Rule(max=3)}),
+        "counted": Policy(limits=(Limit(of="tokens", limit=1000, per="hour", by=("user",)),)),
+    },
+)
+
+
+def decided(fields: dict[str, object], *policies: str, models: tuple[str, ...] = ("m",)) -> Decision:
+    asked = read_request(
+        endpoint=Endpoint.COMPLETIONS,
+        dialect=Dialect.OPENAI,
+        fields={"model": "davinci", "prompt": "abcd", **fields},
+        path_model=None,
+        api_version=None,
+    )
+    principal = Principal("org", "proj", "alice", "key", models=models, policies=policies)
+    return decide(asked, principal, RULEBOOK, cache_control=None, draw=0.0)
+
+
+@pytest.mark.parametrize(
+    ("fields", "models", "error"),
+    [
+        pytest.param({"model": "none", "logprobs": 6}, ("m",), UnknownModel, id="the model comes first"),
+        pytest.param({"logprobs": 6}, ("other",), Forbidden, id="then who may use it"),
+        pytest.param({"logprobs": 6, "best_of": 9}, ("m",), InvalidRequest, id="then what the model takes"),
+        pytest.param({"best_of": 9, "n": 9}, ("m",), PolicyViolation, id="then what policy allows"),
+    ],
+)
+def test_refusals_come_in_order(fields: dict[str, object], models: tuple[str, ...], error: type[Rejection]) -> None:
+    with pytest.raises(error):
+        decided(fields, "capped", models=models)
+
+
+def test_the_worst_case_is_of_what_policy_left() -> None:
+    decision = decided({"n": 2, "max_tokens": 10, "prompt": ["ab", "cd"]}, "capped")
+    # 2 prompts x 2 candidates x 10 tokens; input by bytes: 4 + 8 for the request + 16 for each prompt
+    assert (decision.worst_case.output_tokens, decision.worst_case.input_tokens) == (40, 44)
+    assert decision.worst_case.cost_microdollars == 44 * 1 + 40 * 2
+
+
+def test_a_clamp_lowers_the_worst_case() -> None:
+    decision = decided({"n": 3, "max_tokens": 10}, "capped")
+    assert decision.effective.fields["n"] == 2
+    assert decision.worst_case.output_tokens == 20
+
+
+def test_a_limit_that_holds_writes_the_ceiling_it_counts_on() -> None:
+    decision = decided({}, "counted")
+    assert decision.effective.fields["max_tokens"] == 16
+    assert [(a.parameter, a.action) for a in decision.adjustments] == [("max_tokens", Action.DEFAULT)]
+    assert [(bound.scope, bound.ask) for bound in decision.limits] == [(("alice",), decision.worst_case.tokens)]
+
+
+def test_without_such_a_limit_the_request_stays_as_it_came() -> None:
+    decision = decided({"x_unknown": {"a": None}}, "free")
+    assert dict(decision.effective.fields) == {"prompt": "abcd", "x_unknown": {"a": None}}
+    assert decision.adjustments == ()
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind"),
+    [({"temperature": 0}, Keyed), ({"seed": 1}, Keyed), ({"max_tokens": 0}, Keyed), ({}, Bypass)],
+)
+def test_the_cache_is_decided_on_the_effective_request(fields: dict[str, object], kind: type) -> None:
+    assert isinstance(decided(fields, "free").cache, kind)
+
+
+def test_the_same_inputs_give_the_same_decision() -> None:
+    fields = {"n": 9, "temperature": 0, "stop": ["x"]}
+    assert decided(fields, "capped", "counted") == decided(fields, "capped", "counted")

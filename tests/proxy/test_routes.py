@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import pytest
+
+from policies.errors import InvalidRequest, MethodNotAllowed, UnknownRoute
+from proxy.routes import api_version, find_route
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "name", "model"),
+    [
+        ("POST", "/v1/completions", "/v1/completions", None),
+        ("POST", "/v1/chat/completions", "/v1/chat/completions", None),
+        ("POST", "/v1/embeddings", "/v1/embeddings", None),
+        ("POST", "/openai/v1/completions", "/openai/v1/completions", None),
+        ("POST", "/v1/engines/davinci/completions", "/v1/engines/{model}/completions", "davinci"),
+        ("POST", "/v1/engines/org%2Fmodel/completions", "/v1/engines/{model}/completions", "org/model"),
+        ("POST", "/v1/engines/org/model/completions", "/v1/engines/{model}/completions", "org/model"),
+        ("GET", "/v1/engines", "/v1/engines", None),
+        ("GET", "/v1/engines/davinci", "/v1/engines/{model}", "davinci"),
+        ("GET", "/v1/models", "/v1/models", None),
+        ("GET", "/v1/models/org%2fmodel", "/v1/models/{model}", "org/model"),
+        ("POST", "/openai/deployments/d/completions", "/openai/deployments/{model}/completions", "d"),
+        ("POST", "/openai/deployments/a/b/chat/completions", "/openai/deployments/{model}/chat/completions", "a/b"),
+        ("POST", "/openai/deployments/d/embeddings", "/openai/deployments/{model}/embeddings", "d"),
+        ("GET", "/openai/models", "/openai/models", None),
+        ("GET", "/healthz", "/healthz", None),
+    ],
+)
+def test_a_path_of_the_api_has_its_route(method: str, path: str, name: str, model: str | None) -> None:
+    route, found = find_route(method, path)
+    assert (route.name, found) == (name, model)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param("/", id="the root"),
+        pytest.param("", id="nothing"),
+        pytest.param("*", id="the server itself"),
+        pytest.param("/v1/completions/", id="a trailing slash"),
+        pytest.param("//v1/completions", id="a doubled slash in front"),
+        pytest.param("/v1//completions", id="a doubled slash within"),
+        pytest.param("/V1/Completions", id="another case"),
+        pytest.param("/v1/%63ompletions", id="a letter that is escaped"),
+        pytest.param("/v1/./completions", id="a dot segment"),
+        pytest.param("/x/../v1/completions", id="a way up"),
+        pytest.param("/v1/engines//completions", id="no model"),
+        pytest.param("/v1/engines/../completions", id="a way up for a model"),
+        pytest.param("/v1/engines/%2e%2e/completions", id="a way up for a model, escaped"),
+        pytest.param("/v1/engines/a%2F..%2Fb/completions", id="a way up within a model"),
+        pytest.param("/v1/engines/a//b/completions", id="a doubled slash within a model"),
+        pytest.param("/v1/engines/%ff/completions", id="a model that is no text"),
+        pytest.param("/v1/engines/", id="a model list with a slash"),
+        pytest.param("/openai/deployments/d", id="a deployment alone"),
+        pytest.param("/metrics", id="the control plane's metrics"),
+        pytest.param("/readyz", id="the control plane's readiness"),
+        pytest.param("/v1/files", id="a part of the API that is not served"),
+    ],
+)
+def test_every_other_path_is_unknown(path: str) -> None:
+    with pytest.raises(UnknownRoute):
+        find_route("POST", path)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("GET", "/v1/completions", ("POST",)),
+        ("HEAD", "/v1/completions", ("POST",)),
+        ("OPTIONS", "/v1/chat/completions", ("POST",)),
+        ("post", "/v1/completions", ("POST",)),
+        ("DELETE", "/v1/models", ("GET",)),
+        ("POST", "/v1/models/m", ("GET",)),
+        ("PUT", "/openai/deployments/d/completions", ("POST",)),
+    ],
+)
+def test_another_method_is_told_which_are_taken(method: str, path: str, allowed: tuple[str, ...]) -> None:
+    with pytest.raises(MethodNotAllowed) as refused:
+        find_route(method, path)
+    assert refused.value.allowed == allowed
+
+
+@pytest.mark.parametrize(
+    ("query", "version"),
+    [("", None), ("api-version=2024-10-21", "2024-10-21"), ("a=b&api-version=", ""), ("Api-Version=1", None)],
+)
+def test_the_querys_version_is_read_as_it_stands(query: str, version: str | None) -> None:
+    assert api_version(query) == version
+
+
+def test_two_versions_are_refused() -> None:
+    with pytest.raises(InvalidRequest, match="more than once"):
+        api_version("api-version=1&api-version=1")

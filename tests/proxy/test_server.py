@@ -1,0 +1,244 @@
+"""The front door on a real socket: bounds, bodies, heads, and clients that leave."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import socket
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import brotli
+import pytest
+from harness import Raw, Resp, call
+
+from policies.errors import Rejection
+from proxy.config import Bounds
+from proxy.errors import ClientLeft, GatewayError, error_headers, error_object, status_of
+from proxy.server import serve
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from proxy.exchange import Request, Writer
+
+    Answer = Callable[[Request, Writer], Awaitable[None]]
+
+BOUNDS = Bounds(body_bytes=1000, decompressed_body_bytes=2000, head_bytes=8192, body_seconds=0.3)
+
+
+@asynccontextmanager
+async def served(answer: Answer, *, drain_seconds: float = 5.0) -> AsyncIterator[str]:
+    sock = socket.create_server(("127.0.0.1", 0))
+    sock.setblocking(False)
+    stopping = asyncio.Event()
+    task = asyncio.create_task(serve(answer, sock, stopping, bounds=BOUNDS, drain_seconds=drain_seconds))
+    try:
+        yield f"http://127.0.0.1:{sock.getsockname()[1]}"
+    finally:
+        stopping.set()
+        await task
+
+
+async def echo(request: Request, writer: Writer) -> None:
+    try:
+        body = await request.read()
+    except (Rejection, GatewayError) as error:
+        await writer.respond(status_of(error), error_headers(error), error_object(error))
+        return
+    seen = {"method": request.method, "path": request.path, "query": request.query, "body": body.decode()}
+    await writer.respond(200, [("Content-Type", "application/json")], json.dumps(seen).encode())
+
+
+async def ask(base: str, method: str = "POST", target: str = "/x", **more: object) -> Resp:
+    return await asyncio.to_thread(call, base, method, target, **more)
+
+
+@pytest.mark.parametrize(
+    ("target", "path", "query"),
+    [
+        ("/v1/completions", "/v1/completions", ""),
+        ("/a%2Fb//../c?x=%20&y", "/a%2Fb//../c", "x=%20&y"),
+        ("http://example.test/v1/models?a=b", "/v1/models", "a=b"),
+    ],
+    ids=["plain", "raw, nothing decoded or tidied", "the absolute form of RFC 9112"],
+)
+async def test_the_target_is_passed_raw(target: str, path: str, query: str) -> None:
+    async with served(echo) as base:
+        seen = (await ask(base, target=target)).json()
+    assert (seen["path"], seen["query"]) == (path, query)
+
+
+@pytest.mark.parametrize(
+    ("headers", "body"),
+    [
+        pytest.param([], b"plain", id="as it is"),
+        pytest.param([("Content-Encoding", "gzip")], gzip.compress(b"plain"), id="gzip"),
+        pytest.param([("Content-Encoding", "br")], brotli.compress(b"plain"), id="brotli"),
+        pytest.param([("Content-Encoding", "identity")], b"plain", id="said to be as it is"),
+        pytest.param([("Transfer-Encoding", "chunked")], b"3\r\npla\r\n2\r\nin\r\n0\r\n\r\n", id="in chunks"),
+    ],
+)
+async def test_a_body_arrives_as_it_was_meant(headers: list[tuple[str, str]], body: bytes) -> None:
+    async with served(echo) as base:
+        answer = await ask(base, headers=headers, body=body)
+    assert answer.json()["body"] == "plain"
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "status"),
+    [
+        pytest.param([], b"x" * 1001, 413, id="larger than the bound"),
+        pytest.param([("Content-Length", "99999999999")], b"", 413, id="said to be larger"),
+        pytest.param([("Content-Encoding", "gzip")], gzip.compress(b"x" * 2001), 413, id="larger once decompressed"),
+        pytest.param([("Content-Encoding", "gzip")], gzip.compress(b"x" * 10**6), 413, id="a bomb"),
+        pytest.param([("Content-Encoding", "gzip")], b"no gzip", 400, id="not what it is said to be"),
+        pytest.param([("Content-Encoding", "gzip")], gzip.compress(b"x" * 50)[:-9], 400, id="cut"),
+        pytest.param([("Content-Encoding", "rot13")], b"cynva", 415, id="a coding nobody knows"),
+        pytest.param([("Transfer-Encoding", "chunked")], b"zz\r\nx\r\n0\r\n\r\n", 400, id="chunks that are none"),
+        pytest.param([("Content-Length", "5")], b"x", 408, id="slower than the bound"),
+    ],
+)
+async def test_a_body_that_cannot_be_read_is_refused_in_the_apis_shape(
+    headers: list[tuple[str, str]], body: bytes, status: int
+) -> None:
+    async with served(echo) as base:
+        answer = await ask(base, headers=headers, body=body)
+    assert answer.status == status
+    assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
+
+
+@pytest.mark.parametrize(
+    ("raw", "status"),
+    [
+        pytest.param(b"nonsense\r\n\r\n", 400, id="no request line"),
+        pytest.param(b"GET / HTTP/1.1\r\nno colon\r\n\r\n", 400, id="a field without a colon"),
+        pytest.param(b"GET / HTTP/1.1\r\nHost: a\r\nA: " + b"x" * 9000 + b"\r\n\r\n", 431, id="one field too long"),
+        pytest.param(b"GET /" + b"x" * 9000 + b" HTTP/1.1\r\nHost: a\r\n\r\n", 431, id="a request line too long"),
+        pytest.param(
+            b"GET / HTTP/1.1\r\nHost: a\r\n" + b"A: 0123456789\r\n" * 700 + b"\r\n", 431, id="many fields, long together"
+        ),
+        pytest.param(
+            b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+            400,
+            id="two lengths, the way to smuggle",
+        ),
+        pytest.param(b"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: -1\r\n\r\n", 400, id="a negative length"),
+    ],
+)
+async def test_a_head_that_cannot_be_read_is_refused_in_the_apis_shape(raw: bytes, status: int) -> None:
+    def send(base: str) -> Resp:
+        client = Raw(base)
+        client.send(raw)
+        answer = client.response()
+        client.close()
+        return answer
+
+    async with served(echo) as base:
+        answer = await asyncio.to_thread(send, base)
+    assert answer.status == status
+    assert answer.header("content-type") == "application/json"
+    assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
+
+
+async def test_the_library_behind_is_not_told() -> None:
+    async with served(echo) as base:
+        answer = await ask(base)
+    assert answer.header("server") == "tidegate"
+
+
+async def test_continue_is_said_only_once_the_body_is_wanted() -> None:
+    async def refuse(_request: Request, writer: Writer) -> None:
+        await writer.respond(401, [], b"no")
+
+    def expect(base: str) -> Resp:
+        client = Raw(base)
+        client.request("POST", "/x", [("Expect", "100-continue"), ("Content-Length", "2")])
+        answer = client.response()
+        client.close()
+        return answer
+
+    async with served(refuse) as base:
+        answer = await asyncio.to_thread(expect, base)
+    assert (answer.status, answer.informational) == (401, [])
+
+
+async def test_a_client_that_leaves_cancels_its_handler_before_the_first_byte() -> None:
+    started, cancelled = asyncio.Event(), asyncio.Event()
+
+    async def wait(_request: Request, _writer: Writer) -> None:
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    async with served(wait) as base:
+        client = await asyncio.to_thread(Raw, base)
+        client.request("GET", "/x")
+        await started.wait()
+        client.close()
+        async with asyncio.timeout(5):
+            await cancelled.wait()
+    assert cancelled.is_set()
+
+
+async def test_writing_to_a_client_that_left_says_so() -> None:
+    ends: asyncio.Queue[BaseException] = asyncio.Queue()
+
+    async def pour(_request: Request, writer: Writer) -> None:
+        try:
+            await writer.start(200, [])
+            while True:
+                await writer.write(b"x" * 100_000)
+        except (ClientLeft, asyncio.CancelledError) as end:
+            ends.put_nowait(end)
+            raise
+
+    async with served(pour) as base:
+        client = await asyncio.to_thread(Raw, base)
+        client.request("GET", "/x")
+        await asyncio.to_thread(client.read_more)
+        client.close(rst=True)
+        async with asyncio.timeout(5):
+            end = await ends.get()
+    assert isinstance(end, ClientLeft | asyncio.CancelledError)
+
+
+async def test_stopping_finishes_the_answer_under_way() -> None:
+    started, release = asyncio.Event(), asyncio.Event()
+
+    async def slow(_request: Request, writer: Writer) -> None:
+        await writer.start(200, [])
+        await writer.write(b"first ")
+        started.set()
+        await release.wait()
+        await writer.write(b"last")
+        await writer.finish()
+
+    sock = socket.create_server(("127.0.0.1", 0))
+    sock.setblocking(False)
+    base, stopping = f"http://127.0.0.1:{sock.getsockname()[1]}", asyncio.Event()
+    serving = asyncio.create_task(serve(slow, sock, stopping, bounds=BOUNDS, drain_seconds=5))
+    asked = asyncio.create_task(ask(base))
+    await started.wait()
+    stopping.set()
+    await asyncio.sleep(0)
+    release.set()
+    answer = await asked
+    await serving
+    assert (answer.status, answer.body, answer.complete) == (200, b"first last", True)
+
+
+async def test_a_fault_of_ours_is_told_in_the_apis_shape_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async def fail(_request: Request, _writer: Writer) -> None:
+        raise ZeroDivisionError("secret detail")
+
+    async with served(fail) as base:
+        answer = await ask(base)
+    assert answer.status == 500
+    assert "secret detail" not in answer.body.decode()
+    assert answer.json()["error"]["code"] == "internal_error"
+    assert "nothing foresaw" in caplog.text
