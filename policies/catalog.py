@@ -64,7 +64,7 @@ class ModelSettings(Settings):
 class Model:
     """A served model under its canonical name.
 
-    `forwards_api_version`: one of its upstreams is sent the client's own `api-version`, so that answers may differ by it.
+    `forwards_api_version`: one of its upstreams is sent the client's own `api-version`, by which answers may differ.
     """
 
     name: str

@@ -50,6 +50,7 @@ _NOT_RULED = {
     "max_completion_tokens": f"say `{CEILING}`: it binds the token ceiling under every name",
     "max_output_tokens": f"say `{CEILING}`: it binds the token ceiling under every name",
 }
+_KNOWN = frozenset(name for kind in REQUEST_TYPES.values() for name in (*kind.model_fields, *kind.unread))
 _LIKENESS = 0.85
 
 
@@ -64,7 +65,7 @@ def apply_rules(
     """
     if not policy.parameters:
         return EffectiveRequest(asked.endpoint, asked.fields, asked.view), ()
-    draft = _Draft(REQUEST_TYPES[asked.endpoint], model, policy.parameters, dict(asked.fields))
+    draft = _Draft(REQUEST_TYPES[asked.endpoint], model, policy.parameters, asked.fields, dict(asked.fields))
     for name, rule in policy.parameters.items():
         if name == CEILING and draft.request_type.ceilings:
             _apply_to_ceiling(draft, rule)
@@ -72,31 +73,43 @@ def apply_rules(
             _apply(draft, name, rule)
     _reconcile(draft)
     effective = _effective(asked, draft)
-    for name in _COMPUTED.keys() & policy.parameters.keys():
-        _check_computed(effective, model, name, policy.parameters[name])
+    for name in _COMPUTED:
+        if name in policy.parameters:
+            _check_computed(effective, model, name, policy.parameters[name])
     return effective, tuple(draft.adjustments.values())
 
 
 @dataclass(slots=True)
 class _Draft:
-    """A request while policy works on it; `fields` are its own copy."""
+    """A request while policy works on it: `sent` as it came, `fields` as they became."""
 
     request_type: type[EndpointRequest]
     model: Model
     rules: Mapping[str, MergedRule]
+    sent: Mapping[str, Any]
     fields: dict[str, Any]
     adjustments: dict[str, Adjustment] = field(default_factory=dict)
 
     def write(self, name: str, value: Any, action: Action, policy: str) -> None:  # noqa: ANN401  a JSON value
         """Set a parameter, None taking it out, and note the change; a change undone is none."""
-        noted = self.adjustments.pop(name, None)
-        before = noted.before if noted else self.fields.get(name)
-        if value is None:
+        self.adjustments.pop(name, None)
+        before = self.sent.get(name)
+        if value is None and (before is not None or name not in self.sent):
             self.fields.pop(name, None)
         else:
             self.fields[name] = value
         if not is_same(before, value):
             self.adjustments[name] = Adjustment(name, before, value, action, policy)
+
+    def takes(self, name: str, value: Any) -> bool:  # noqa: ANN401  a JSON value
+        """Tell whether policy may write this into a request of this kind; what no endpoint knows, generation may."""
+        return self.request_type.takes(name, value) or (name not in _KNOWN and bool(self.request_type.ceilings))
+
+    @property
+    def ceiling_to_write(self) -> str | None:
+        """Name under which an open token ceiling is written; None where nothing is generated."""
+        kind = self.request_type
+        return kind.ceiling_to_write(self.model.settings) if kind.ceilings else None
 
     def defaulted(self) -> set[str]:
         """Names of the parameters that policy wrote because none was sent."""
@@ -104,57 +117,55 @@ class _Draft:
 
 
 def _apply_to_ceiling(draft: _Draft, rule: MergedRule) -> None:
-    given = [name for name in _CEILING_NAMES if draft.fields.get(name) is not None]
-    for name in given:
-        _apply(draft, name, rule)
-    if rule.forbid is None and not any(name in draft.request_type.ceilings for name in given):
-        name = draft.request_type.ceiling_to_write(draft.model.settings)
-        _apply(draft, name, rule)
-        if draft.fields.get(name) is None:
-            _write_ceiling(draft, name, rule)
-
-
-def _write_ceiling(draft: _Draft, name: str, rule: MergedRule) -> None:
-    """Write a ceiling that the client left open: the API's default, else the most that is let through (SPEC §4)."""
-    bounds = rule.bounds
-    largest = draft.request_type.defaults.get(name) if bounds else None
-    if largest is None and rule.max is not None:
-        largest = rule.max.value
-    if largest is None and rule.allowed is not None:
-        largest = max(filter(_is_number, rule.allowed.value), default=None)
-    if largest is not None:
-        draft.write(name, _inside(name, largest, rule), Action.DEFAULT, bounds[0].policy)
+    for name in _CEILING_NAMES:
+        if draft.fields.get(name) is not None:
+            _apply(draft, name, rule)
+    if all(draft.fields.get(name) is None for name in draft.request_type.ceilings):
+        _apply(draft, draft.request_type.ceiling_to_write(draft.model.settings), rule)
 
 
 def _apply(draft: _Draft, name: str, rule: MergedRule) -> None:
-    sent = draft.fields.get(name)
-    if rule.forbid:
-        if sent is not None:
-            _forbid(draft, name, rule.forbid)
-    elif rule.force and draft.request_type.takes(name, rule.force.value):
-        if not is_same(sent, forced := _inside(name, rule.force.value, rule)):
+    if rule.force and draft.takes(name, rule.force.value):
+        if not is_same(draft.fields.get(name), forced := _inside(name, rule.force.value, rule)):
             draft.write(name, forced, Action.FORCE, rule.force.policy)
-    elif sent is None:
-        _apply_to_absent(draft, name, rule)
+        return
+    if rule.forbid and draft.fields.get(name) is not None:
+        _forbid(draft, name, rule, rule.forbid)
+    if draft.fields.get(name) is None:
+        own = _value_for_absent(draft, name, rule)
+        if own:
+            draft.write(name, own[0], Action.DEFAULT, own[1])
     else:
         _apply_to_given(draft, name, rule)
 
 
-def _forbid(draft: _Draft, name: str, forbid: Part) -> None:
+def _forbid(draft: _Draft, name: str, rule: MergedRule, forbid: Part) -> None:
+    own = _value_for_absent(draft, name, rule)
+    if own and is_same(draft.fields[name], own[0]):
+        return  # What policy itself writes is nothing to object to: rules may be applied twice.
     if forbid.value == "reject":
         raise PolicyViolation(f"{name} may not be sent: policy {forbid.policy!r} forbids it.", param=name)
     draft.write(name, None, Action.DROP, forbid.policy)
 
 
-def _apply_to_absent(draft: _Draft, name: str, rule: MergedRule) -> None:
-    """Write policy's default; without one, the API's where policy does not let that through, moved inside."""
-    if rule.default and draft.request_type.takes(name, rule.default.value):
-        draft.write(name, _inside(name, rule.default.value, rule), Action.DEFAULT, rule.default.policy)
-        return
+def _value_for_absent(draft: _Draft, name: str, rule: MergedRule) -> tuple[Any, str] | None:
+    """Value to write where none was sent, and whose it is: policy's default, else the API's if that breaks a bound."""
+    if rule.default and draft.takes(name, rule.default.value):
+        return _inside(name, rule.default.value, rule), rule.default.policy
     implied = draft.request_type.defaults.get(name)
+    if name == draft.ceiling_to_write and rule.bounds:
+        # A ceiling that was left open is always written: not every server obeys the API's default (SPEC §4).
+        largest = _largest(rule) if implied is None else implied
+        return None if largest is None else (_inside(name, largest, rule), rule.bounds[0].policy)
     broken = None if implied is None or not _is_bound(draft, name, implied) else _find_broken(implied, rule)
-    if broken is not None:
-        draft.write(name, _inside(name, implied, rule), Action.DEFAULT, broken.policy)
+    return (_inside(name, implied, rule), broken.policy) if broken else None
+
+
+def _largest(rule: MergedRule) -> Any:  # noqa: ANN401  a JSON value
+    """Return the largest value that is let through; None when there is no end to it."""
+    if rule.max is not None:
+        return rule.max.value
+    return max(filter(_is_number, rule.allowed.value), default=None) if rule.allowed else None
 
 
 def _apply_to_given(draft: _Draft, name: str, rule: MergedRule) -> None:
@@ -324,8 +335,7 @@ def check_rule(name: str, rule: Rule) -> list[str]:
 
 def _check_name(name: str, rule: MergedRule) -> Iterator[str]:
     del rule
-    known = {n for kind in REQUEST_TYPES.values() for n in (*kind.model_fields, *kind.unread)}
-    alike = [] if name in known else get_close_matches(name, sorted(known | _COMPUTED.keys()), n=1, cutoff=_LIKENESS)
+    alike = [] if name in _KNOWN else get_close_matches(name, sorted(_KNOWN | _COMPUTED.keys()), n=1, cutoff=_LIKENESS)
     if alike:
         yield f"no endpoint has a parameter {name}; did you mean {alike[0]}?"
 

@@ -1,1 +1,3 @@
 """Does: obeys decisions made in `policies` and makes none."""
+
+__version__ = "0.1.0"

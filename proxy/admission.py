@@ -112,11 +112,14 @@ class Admissions:
         return Admission(self, decision, exchange)
 
     def record(self, exchange: Exchange) -> None:
-        """Leave the usage record of an exchange that was not admitted; it must have a principal.
+        """Leave the usage record of a finished exchange that was not admitted, and of no other.
 
-        Nobody waits for it but `close`. Never raises; what the store does not take is spooled.
+        An exchange without a principal leaves none, one that was settled has left its own. Returns at once; what the
+        store does not take is spooled.
         """
-        record = usage_record(exchange, exchange.charged).decode()
+        if exchange.principal is None or exchange.charged is not None:
+            return
+        record = usage_record(exchange, None).decode()
         self.end(Settlement(exchange.request_id, Ending.SETTLE, record, (), self.now()))
 
     def now(self) -> int:
@@ -395,6 +398,7 @@ class Admission:
         admissions.live.pop(exchange.request_id, None)
         admissions.metrics.reservations_outstanding.dec()
         exchange.charged = self._charge()
+        exchange.ended = time.monotonic()
         if self.is_local:
             self._end_locally(exchange.charged)
         stored = None

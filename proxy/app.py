@@ -11,6 +11,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
+import structlog
+
 from proxy import server
 from proxy.admission import Admissions
 from proxy.errors import ClientLeft
@@ -35,12 +37,14 @@ if TYPE_CHECKING:
     from proxy.metrics import Metrics
 
 
+_log = structlog.get_logger("tidegate.app")
+
+
 class Gateway:
     """What one worker serves with."""
 
-    def __init__(self, snapshot: Snapshot, admissions: Admissions, metrics: Metrics) -> None:
+    def __init__(self, snapshot: Snapshot, metrics: Metrics) -> None:
         self.snapshot = snapshot
-        self._admissions = admissions
         self._metrics = metrics
         self._framed = with_request_id(with_errors(self._route))
 
@@ -63,14 +67,19 @@ class Gateway:
             exchange.ended = time.monotonic()
             self._tell(exchange)
 
+    def note_fault(self, fault: BaseException | None) -> None:
+        """Tell the operator of an error that nothing foresaw."""
+        self._metrics.unhandled_errors_total.labels("request").inc()
+        _log.error("a request failed in a way that nothing foresaw", exc_info=fault)
+
     async def _route(self, request: Request, writer: Writer, exchange: Exchange) -> None:
         route, model = find_route(request.method, request.path)
         exchange.route = route.name
-        await route.answer(Call(request, writer, exchange, self.snapshot, self._admissions, model))
+        await route.answer(Call(request, writer, exchange, self.snapshot, model))
 
     def _tell(self, exchange: Exchange) -> None:
         if exchange.is_recorded and exchange.charged is None:  # a settlement leaves the record of its own accord
-            self._admissions.record(exchange)
+            self.snapshot.admissions.record(exchange)
         self._metrics.observe(exchange, exchange.charged, saved_microdollars=saved_microdollars(exchange))
         if exchange.route != HEALTH:  # asked every few seconds, by machines
             log_exchange(exchange, exchange.charged)
@@ -108,8 +117,9 @@ async def open_gateway(
             principals=configuration.principals(),
             dispatcher=Dispatcher(client, configuration.upstreams, metrics=metrics),
             relay_bounds=RelayBounds(configuration.max_entry_bytes, configuration.max_event_bytes),
+            admissions=admissions,
         )
-        yield Gateway(snapshot, admissions, metrics)
+        yield Gateway(snapshot, metrics)
 
 
 def _client_bounds(configuration: Configuration) -> ClientBounds:
@@ -126,4 +136,5 @@ async def serve(gateway: Gateway, sock: socket.socket, stopping: asyncio.Event) 
         stopping,
         bounds=configuration.bounds,
         drain_seconds=configuration.drain_timeout_seconds,
+        note_fault=gateway.note_fault,
     )

@@ -33,7 +33,9 @@ class Drain(msgspec.Struct, frozen=True, tag=True):
 
 
 class Count(msgspec.Struct, frozen=True, tag=True):
-    """To the worker: tell now what you have counted."""
+    """To the worker: tell now what you have counted, and repeat `turn` so that the answer is known as one."""
+
+    turn: int
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):
@@ -41,9 +43,10 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
 
 
 class Counted(msgspec.Struct, frozen=True, tag=True):
-    """To the supervisor, every second and when asked: all that the worker has counted since it began."""
+    """To the supervisor, when asked, and every second with turn 0: all that the worker has counted since it began."""
 
     snapshot: Snapshot
+    turn: int = 0
 
 
 Message = Begin | Drain | Count | Ready | Counted
@@ -56,6 +59,7 @@ class Channel:
     """One end of the conversation."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Take both directions of a connected stream socket."""
         self._reader = reader
         self._writer = writer
 

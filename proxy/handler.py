@@ -1,6 +1,6 @@
 """The path of a request, from the key to the last byte.
 
-Reads like the sentence of SPEC and DESIGN §1: receive, identify, decode, decide, admit, upstream, relay, settle, record.
+Reads like its sentence: receive, identify, decode, decide, admit, upstream, relay, settle, record (DESIGN §1).
 Knows no parameter, no store command, no field of an event stream, and no HTTP library.
 """
 
@@ -41,6 +41,7 @@ class Snapshot:
     principals: Mapping[str, Principal]
     dispatcher: Dispatcher
     relay_bounds: RelayBounds
+    admissions: Admissions
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,6 @@ async def generate(
     *,
     generation: Generation,
     snapshot: Snapshot,
-    admissions: Admissions,
 ) -> None:
     """Answer one request for completions, chat completions or embeddings. Raises Rejection or GatewayError."""
     exchange.principal = identify(request, snapshot.principals)
@@ -73,7 +73,7 @@ async def generate(
         cache_control=", ".join(request.headers("Cache-Control")) or None,
         draw=random(),  # noqa: S311  picks a deployment, guards nothing
     )
-    async with admissions.admit(decision, exchange) as admission:
+    async with snapshot.admissions.admit(decision, exchange) as admission:
 
         def headers() -> Headers:
             return [*answer_headers(exchange, admission.cached), *admission.limit_headers()]

@@ -64,6 +64,7 @@ class CounterCell:
     __slots__ = ("value",)
 
     def __init__(self) -> None:
+        """Begin at zero."""
         self.value = 0.0
 
     def inc(self, amount: float = 1.0) -> None:
@@ -95,6 +96,7 @@ class HistogramCell:
     __slots__ = ("counts", "sum")
 
     def __init__(self) -> None:
+        """Begin with nothing observed."""
         self.sum = 0.0
         self.counts = [0.0] * (len(BUCKETS_SECONDS) + 1)
 
@@ -126,6 +128,7 @@ class Family(Generic[CellT]):
     def __init__(
         self, kind: Kind, make: Callable[[], CellT], text: tuple[str, str], label_names: Sequence[str]
     ) -> None:
+        """Declare a metric: `make` makes one of its series, `text` is its name and its help sentence."""
         self._make = make
         self._cells: dict[tuple[str, ...], CellT] = {}
         self.kind = kind
@@ -156,6 +159,7 @@ class Metrics:
     """
 
     def __init__(self) -> None:
+        """Declare all metrics."""
         self.families: list[Family[CounterCell] | Family[GaugeCell] | Family[HistogramCell]] = []
         self._declare_exchanges()
         self._declare_upstreams()

@@ -19,7 +19,6 @@ from proxy.handler import Generation, generate
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from proxy.admission import Admissions
     from proxy.exchange import Exchange, Request, Writer
     from proxy.handler import Snapshot
 
@@ -32,7 +31,6 @@ class Call:
     writer: Writer
     exchange: Exchange
     snapshot: Snapshot
-    admissions: Admissions
     model: str | None
 
 
@@ -54,7 +52,6 @@ def _generates(endpoint: Endpoint, dialect: Dialect) -> Callable[[Call], Awaitab
             call.exchange,
             generation=generation,
             snapshot=call.snapshot,
-            admissions=call.admissions,
         )
 
     return answer

@@ -7,8 +7,7 @@ would answer (a head it cannot read, say) is rendered in OpenAI's shape here too
 from __future__ import annotations
 
 import asyncio
-import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from aiohttp import hdrs, web
 from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
@@ -29,7 +28,8 @@ if TYPE_CHECKING:
     from proxy.config import Bounds
     from proxy.exchange import Headers, Request, Writer
 
-_log = logging.getLogger("tidegate.server")
+    NoteFault = Callable[[BaseException | None], None]
+    Handle = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 _SERVER = ("Server", "tidegate")
 _BACKLOG = 1024
@@ -146,14 +146,18 @@ class ServedWriter:
 
 
 class _Protocol(RequestHandler):
-    """aiohttp's connection handler, speaking OpenAI's error shape and our log where it answers on its own."""
+    """aiohttp's connection handler, speaking OpenAI's error shape where it answers on its own."""
 
-    __slots__ = ()
+    __slots__ = ("_note_fault",)
+
+    def __init__(self, manager: _Server, *, note_fault: NoteFault, **kwargs: Any) -> None:  # noqa: ANN401  aiohttp's own
+        super().__init__(manager, **kwargs)
+        self._note_fault = note_fault
 
     def handle_error(
         self,
         request: web.BaseRequest,
-        status: int = 500,
+        status: int = 500,  # noqa: ARG002  aiohttp's own; ours follows from the error
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
@@ -164,7 +168,8 @@ class _Protocol(RequestHandler):
         elif isinstance(exc, HttpProcessingError):
             error = InvalidRequest(f"The request head cannot be read: {(message or exc.message).splitlines()[0][:200]}")
         else:
-            error = _fault(exc)
+            self._note_fault(exc)
+            error = GatewayError("The gateway failed to answer; the operator's log says more.")
         if request.writer.output_size > 0:
             raise ConnectionError("The head has left; the connection is closed instead.")
         response = web.Response(
@@ -174,27 +179,30 @@ class _Protocol(RequestHandler):
         return response
 
 
-def _fault(exc: BaseException | None) -> GatewayError:
-    _log.error("a request failed in a way that nothing foresaw", exc_info=exc)
-    return GatewayError("The gateway failed to answer; the operator's log says more.")
-
-
 class _Server(web.Server):
     """aiohttp's low-level server with our connection handler."""
 
+    def __init__(self, handler: Handle, *, note_fault: NoteFault, **kwargs: Any) -> None:  # noqa: ANN401  aiohttp's own
+        super().__init__(handler, **kwargs)
+        self._note_fault = note_fault
+
     def __call__(self) -> RequestHandler:
-        return _Protocol(self, loop=self._loop, **self._kwargs)
+        return _Protocol(self, note_fault=self._note_fault, loop=self._loop, **self._kwargs)
 
 
-async def serve(
+async def serve(  # noqa: PLR0913  what it stands on, by name
     answer: Callable[[Request, Writer], Awaitable[None]],
     sock: socket.socket,
     stopping: asyncio.Event,
     *,
     bounds: Bounds,
     drain_seconds: float,
+    note_fault: NoteFault,
 ) -> None:
-    """Answer requests from `sock` until `stopping` is set, then finish those under way within `drain_seconds`."""
+    """Answer requests from `sock` until `stopping` is set, then finish those under way within `drain_seconds`.
+
+    `note_fault` is told what `answer` should not have raised; its client gets a 500.
+    """
 
     async def handle(aio: web.BaseRequest) -> web.StreamResponse:
         request, writer = ServedRequest(aio, bounds), ServedWriter(aio)
@@ -209,6 +217,7 @@ async def serve(
 
     server = _Server(
         handle,
+        note_fault=note_fault,
         handler_cancellation=True,
         access_log=None,
         auto_decompress=False,

@@ -15,12 +15,11 @@ import secrets
 import signal
 from dataclasses import dataclass
 from hashlib import sha256
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 import structlog
 
-from proxy import logs
+from proxy import __version__, logs
 from proxy.admin import app as admin
 from proxy.channel import Begin
 from proxy.errors import StoreUnavailable
@@ -113,10 +112,12 @@ def _ending() -> Iterator[_Ending]:
     signals = (signal.SIGTERM, signal.SIGINT)
     for number in signals:
         loop.add_signal_handler(number, ask)
+    # A configuration is read at the start only; whoever expects SIGHUP to read it again shall not end the gateway.
+    loop.add_signal_handler(signal.SIGHUP, _log.warning, "SIGHUP does nothing yet: stop and start to reload")
     try:
         yield ending
     finally:
-        for number in signals:
+        for number in (*signals, signal.SIGHUP):
             loop.remove_signal_handler(number)
 
 
@@ -148,11 +149,7 @@ def _locked(data_dir: Path) -> Iterator[None]:
 
 def _new_metrics(configuration: Configuration) -> Metrics:
     metrics = Metrics()
-    try:
-        build = version("tidegate")
-    except PackageNotFoundError:
-        build = "unknown"
-    metrics.build_info.labels(build, configuration.version).set(1)
+    metrics.build_info.labels(__version__, configuration.version).set(1)
     return metrics
 
 

@@ -88,8 +88,8 @@ async def _obey(frame: Frame, abandon: Callable[[], object]) -> None:
         match message:
             case Drain():
                 frame.stopping.set()
-            case Count():
-                await frame.channel.send(Counted(frame.metrics.snapshot()))
+            case Count(turn):
+                await frame.channel.send(Counted(frame.metrics.snapshot(), turn))
             case _:
                 _log.error("unexpected message from the supervisor", message=type(message).__name__)
     _log.error("the supervisor is gone; this worker ends")

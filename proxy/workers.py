@@ -67,13 +67,23 @@ class _Post:
     process: Process | None = None
     channel: Channel | None = None
     is_ready: bool = False
-    counted: asyncio.Event = field(default_factory=asyncio.Event)
+    turn: int = 0
+    told: asyncio.Condition = field(default_factory=asyncio.Condition)
     latest: Snapshot = field(default_factory=dict)
     left_behind: Snapshot = field(default_factory=dict)
 
     @property
     def label(self) -> str:
         return str(self.begin.worker)
+
+    async def count(self, turn: int) -> None:
+        """Ask the worker, if there is one, and wait until it has answered this or a later turn, or died."""
+        channel = self.channel
+        if channel is None:
+            return
+        await channel.send(Count(turn))
+        async with self.told:
+            await self.told.wait_for(lambda: self.turn >= turn or self.channel is not channel)
 
 
 class Workers:
@@ -92,16 +102,19 @@ class Workers:
         self._command = tuple(command)
         self._tasks: list[asyncio.Task[None]] = []
         self._is_draining = False
+        self._turn = 0
         self._changed = asyncio.Condition()
         self._failures_at_start = 0
 
     async def __aenter__(self) -> Self:
+        """Start every worker, and from then on start again whichever dies."""
         self._tasks = [asyncio.create_task(self._keep(post), name=f"worker {post.label}") for post in self._posts]
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        """Kill whichever still runs."""
         self._is_draining = True
         for task in self._tasks:
             task.cancel()
@@ -124,13 +137,10 @@ class Workers:
 
     async def snapshots(self) -> list[Snapshot]:
         """Return what living workers count now and what dead ones have left behind."""
-        living = [post for post in self._posts if post.channel is not None]
-        for post in living:
-            post.counted.clear()
-        await asyncio.gather(*(post.channel.send(Count()) for post in living if post.channel is not None))
+        self._turn += 1
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(COUNTING_SECONDS):
-                await asyncio.gather(*(post.counted.wait() for post in living))
+                await asyncio.gather(*(post.count(self._turn) for post in self._posts))
         return [snapshot for post in self._posts for snapshot in (post.left_behind, post.latest)]
 
     async def drain(self, timeout_seconds: float, hurry: asyncio.Event) -> None:
@@ -173,18 +183,23 @@ class Workers:
     async def _run(self, post: _Post) -> bool:
         """Fill the post with one process until that ends; return whether it ever served."""
         ours, theirs = socket.socketpair()
+        channel = await Channel.over(ours)
         with theirs:
-            post.channel = await Channel.over(ours)
-            post.process = await self._start(post, theirs)
+            process = post.process = await self._start(post, theirs)
         was_ready = False
         try:
-            await post.channel.send(post.begin)
-            was_ready = await self._listen(post, post.channel)
-            await _wait_ended(post.process)
+            await channel.send(post.begin)
+            post.channel = channel
+            if self._is_draining:
+                await channel.send(Drain())
+            was_ready = await self._listen(post, channel)
+            await _wait_ended(process)
         finally:
-            if post.process.returncode is None:
-                post.process.kill()
+            if process.returncode is None:
+                process.kill()
             await self._bury(post)
+            await channel.close()
+            await process.wait()
         return was_ready
 
     async def _start(self, post: _Post, theirs: socket.socket) -> Process:
@@ -206,13 +221,15 @@ class Workers:
                 match message:
                     case Ready():
                         await self._note(post, is_ready=True)
-                    case Counted(snapshot):
+                    case Counted(snapshot, turn):
                         post.latest = snapshot
-                        post.counted.set()
+                        await _note_turn(post, turn)
                     case _:
                         return post.is_ready
         except TimeoutError:
             _log.error("a worker hangs and is killed", worker=post.begin.worker, silence_seconds=SILENCE_SECONDS)
+            if post.process is not None:
+                post.process.kill()
             return post.is_ready
 
     async def _note(self, post: _Post, *, is_ready: bool) -> None:
@@ -225,13 +242,15 @@ class Workers:
         """Keep a dead worker's counters, forget its gauges."""
         post.left_behind = add_up([post.left_behind, counters_of(post.latest)])
         post.latest = {}
-        post.counted.set()
-        channel, process, post.channel, post.process = post.channel, post.process, None, None
+        post.channel = post.process = None
+        await _note_turn(post, 0)
         await self._note(post, is_ready=False)
-        if channel is not None:
-            await channel.close()
-        if process is not None:
-            await process.wait()
+
+
+async def _note_turn(post: _Post, turn: int) -> None:
+    async with post.told:
+        post.turn = max(post.turn, turn)
+        post.told.notify_all()
 
 
 async def _wait_ended(process: Process) -> None:

@@ -18,6 +18,15 @@ SOURCES = sorted(p for top in ("policies", "proxy") for p in (ROOT / top).rglob(
 SCRIPTS = sorted((ROOT / "proxy/store/scripts").glob("*.lua"))
 
 
+VALUES_ONLY = {
+    "policies/catalog.py",
+    "policies/policy.py",
+    "policies/requests/asked.py",
+    "proxy/exchange.py",
+}
+"""Modules that declare values and do nothing; whoever uses them is tested."""
+
+
 def relative(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
@@ -46,6 +55,12 @@ def test_every_module_says_what_lives_there() -> None:
     assert silent == []
 
 
+def test_every_module_has_its_tests_where_one_looks_for_them() -> None:
+    tested = {relative(p).removeprefix("tests/").replace("test_", "") for p in (ROOT / "tests").rglob("test_*.py")}
+    untested = {relative(p) for p in SOURCES if p.name not in {"__init__.py", "__main__.py"}} - tested
+    assert untested == VALUES_ONLY
+
+
 def test_no_file_is_called_after_nothing() -> None:
     vague = {"utils", "helpers", "common", "misc", "util", "helper"}
     assert [relative(p) for p in SOURCES if p.stem in vague] == []
@@ -63,8 +78,11 @@ def test_every_script_says_what_it_promises_takes_and_touches(script: Path) -> N
 
 
 @pytest.mark.parametrize("name", sorted(DECLARED))
-def test_every_metric_stands_in_the_documentation(name: str) -> None:
-    assert f"`tidegate_{name}`" in (ROOT / "deploy/METRICS.md").read_text("utf-8")
+def test_every_metric_stands_in_the_documentation_as_it_is(name: str) -> None:
+    family = DECLARED[name]
+    labels = ", ".join(f"`{label}`" for label in family.label_names)
+    row = f"| `tidegate_{name}` | {family.kind} | {labels} | {family.help} |"
+    assert row in (ROOT / "deploy/METRICS.md").read_text("utf-8").splitlines()
 
 
 def test_dashboard_and_alerts_speak_of_metrics_that_exist() -> None:
@@ -96,6 +114,4 @@ def test_contracts_fail_on_a_planted_import(tmp_path: Path, module: str, line: s
         [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert run.returncode == 1, run.stdout + run.stderr
-    broken = [row for row in run.stdout.splitlines() if row.endswith("BROKEN")]
-    assert len(broken) == 1
-    assert broken[0].startswith(contract)
+    assert [row for row in run.stdout.splitlines() if row.startswith(contract) and " BROKEN" in row] != []

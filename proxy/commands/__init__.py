@@ -7,24 +7,22 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
-from importlib.metadata import PackageNotFoundError, version
 from io import TextIOWrapper
 from typing import TYPE_CHECKING, NoReturn
 
-from proxy.commands import check, demo, explain, keys, run, schema, usage, worker
+from proxy import __version__
+from proxy.commands import check, demo, explain, keys, run, schema, usage
 from proxy.config_file import ConfigurationError
 from proxy.config_references import suggest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-COMMANDS = (run, demo, check, explain, keys, usage, schema, worker)
-HIDDEN = {"worker"}
+COMMANDS = (run, demo, check, explain, keys, usage, schema)
 
 _FAILED = 1
 _MISUSED = 2
 _INTERRUPTED = 130
-_DISTRIBUTION = "tidegate"
 
 
 class CommandParser(ArgumentParser):
@@ -64,26 +62,21 @@ def _check_command(parser: ArgumentParser, given: Sequence[str]) -> None:
     names = [command.__name__.rpartition(".")[2] for command in COMMANDS]
     wrong = next((word for word in given[:1] if not word.startswith("-") and word not in names), None)
     if wrong is not None:
-        parser.error(f'unknown command "{wrong}"; {suggest(wrong, set(names) - HIDDEN)}')
+        parser.error(f'unknown command "{wrong}"; {suggest(wrong, set(names))}')
 
 
 def make_parser() -> ArgumentParser:
     """Return the parser of all commands."""
     parser = CommandParser(
-        prog=_DISTRIBUTION,
+        prog="tidegate",
         description="Gateway in front of model servers.",
         epilog="example:\n  tidegate check tidegate.yaml && tidegate run --config tidegate.yaml",
         formatter_class=RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action="version", version=f"%(prog)s {_version()}")
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in COMMANDS:
         command.add_parser(subparsers)
     return parser
 
 
-def _version() -> str:
-    try:
-        return version(_DISTRIBUTION)
-    except PackageNotFoundError:
-        return "(not installed)"

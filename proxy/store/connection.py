@@ -31,8 +31,8 @@ from redis.backoff import NoBackoff
 from redis.exceptions import (
     AuthenticationError,
     BusyLoadingError,
+    MasterDownError,
     NoScriptError,
-    OutOfMemoryError,
     ReadOnlyError,
     RedisError,
     ResponseError,
@@ -96,8 +96,11 @@ _REPEATABLE = frozenset(
 )
 """Plain commands that may be sent twice when a connection breaks before the answer; scripts always may."""
 
-_PASSING_REFUSALS = ("MISCONF", "NOREPLICAS", "CLUSTERDOWN", "TRYAGAIN", "BUSY")
-"""Error replies that speak of the server's state, not of the command: worth another try later."""
+_PASSING_REFUSALS = ("MISCONF", "NOREPLICAS", "BUSY ", "UNKILLABLE")
+"""Error replies that speak of the server's state, not of the command: worth another try later.
+
+Those that redis-py has a class of its own for (OOM, NOPERM, CLUSTERDOWN, MOVED, …) are all of this sort.
+"""
 
 _log = structlog.get_logger(__name__)
 
@@ -164,9 +167,9 @@ class _Lane:
 
     def knock(self) -> None:
         """Try again now rather than at the next interval, and let callers wait for what comes of it."""
+        self._knock.set()
         if self.state is _State.AWAY:
             self.state = _State.CONNECTING
-            self._knock.set()
 
     async def close(self) -> None:
         """Wait for the replies under way, at most the usual bound, then hang up; whoever still waits is told."""
@@ -174,8 +177,7 @@ class _Lane:
         if waiting and self.state is _State.UP:
             await asyncio.wait(waiting, timeout=self._timeout_seconds)
         self._server.cancel()
-        with suppress(asyncio.CancelledError):
-            await self._server
+        await asyncio.wait([self._server])
         self._leave(_State.CLOSED, "closed")
 
     async def _serve(self) -> None:
@@ -186,6 +188,8 @@ class _Lane:
             try:
                 connection = await self._connect()
             except Exception as error:  # noqa: BLE001 - outermost frame: the lane has to go on knocking
+                if self._knock.is_set():
+                    continue  # the store came up meanwhile, so this attempt tells nothing
                 self._go_away(_reason_of(error), error)
             else:
                 await self._use(connection)
@@ -248,7 +252,7 @@ class _Lane:
         while True:
             try:
                 reply = await connection.read_response()
-            except ReadOnlyError:
+            except (ReadOnlyError, MasterDownError):
                 raise  # a primary that became a replica: connect anew, the name may point elsewhere by now
             except ResponseError as error:
                 self._refuse(self._sent.popleft(), error)
@@ -381,8 +385,7 @@ class Store:
         """Wait shortly for what is under way, then hang up. Commands after this fail."""
         if self._clock_task is not None:
             self._clock_task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._clock_task
+            await asyncio.wait([self._clock_task])
         for lane in (self._quick, self._patient):
             if lane is not None:
                 await lane.close()
@@ -460,7 +463,10 @@ class Store:
         is_patient = timeout_seconds is not None and timeout_seconds > self.timeout_seconds
         is_bulky = len(call.packed) > BULKY_BYTES
         if (is_patient or is_bulky) and self._quick.state is _State.UP:
-            self._patient_lane().submit(call)
+            patient = self._patient_lane()
+            if patient.state is _State.AWAY:
+                patient.knock()
+            patient.submit(call)
         else:
             self._quick.submit(call)
         return call.reply
@@ -510,9 +516,9 @@ class Store:
     def refused(self, name: str, error: ResponseError) -> StoreUnavailable:
         """Make the error for one command that the server did not carry out."""
         message = f"The {self.name} store refused {name}: {error}."
-        if isinstance(error, OutOfMemoryError) or str(error).startswith(_PASSING_REFUSALS):
-            return StoreUnavailable(message, retry_after_seconds=_RETRY_AFTER_SECONDS)
-        return CommandRefused(message, retry_after_seconds=_RETRY_AFTER_SECONDS)
+        is_for_good = type(error) is ResponseError and not str(error).startswith(_PASSING_REFUSALS)
+        kind = CommandRefused if is_for_good else StoreUnavailable
+        return kind(message, retry_after_seconds=_RETRY_AFTER_SECONDS)
 
 
 def _pack(arguments: Sequence[Argument]) -> bytes:

@@ -181,7 +181,13 @@ class Reservations:
         Raises StoreUnavailable.
         """
         keys = [self._keys.leases, *map(self._keys.hold, request_ids), *lives]
-        arguments: list[Argument] = [self._lease, HOLD_LIFE_MILLISECONDS, len(request_ids), *request_ids, *lives.values()]
+        arguments: list[Argument] = [
+            self._lease,
+            HOLD_LIFE_MILLISECONDS,
+            len(request_ids),
+            *request_ids,
+            *lives.values(),
+        ]
         kept, _now = await self._store.run(_RENEW, keys, arguments)
         return int(kept)
 

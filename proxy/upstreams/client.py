@@ -11,10 +11,13 @@ from contextlib import aclosing
 from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from io import BytesIO
 from typing import TYPE_CHECKING
 
 import aiohttp
+from aiohttp.client_proto import ResponseHandler
+from aiohttp.http_exceptions import HttpProcessingError
 from multidict import CIMultiDict
 from yarl import URL
 
@@ -75,11 +78,31 @@ _is_reused: ContextVar[bool] = ContextVar("is_reused", default=False)
 _wants_fresh: ContextVar[bool] = ContextVar("wants_fresh", default=False)
 
 
+class _Protocol(ResponseHandler):
+    """A connection that knows whether it has served, and whose answer ends when its bytes cannot be parsed.
+
+    aiohttp leaves the reader of a body waiting for ever, its time-out taken off, when a chunk's head is broken.
+    """
+
+    has_served = False
+
+    def set_exception(self, exc: BaseException, exc_cause: BaseException | None = None) -> None:
+        """Note that the connection has failed, and tell the reader of the body."""
+        super().set_exception(exc, exc if exc_cause is None else exc_cause)
+        payload = self._payload
+        if isinstance(exc, HttpProcessingError) and payload is not None and payload.exception() is None:
+            payload.set_exception(aiohttp.ClientPayloadError(exc.message), exc)
+
+
 class _Connector(aiohttp.TCPConnector):
     """Tells whether a request went over a connection that had served before, and so may have gone stale.
 
     aiohttp tells this to tracers only, which cost a signal at every step of every request.
     """
+
+    def __init__(self, connections: int) -> None:
+        super().__init__(limit=connections, keepalive_timeout=_IDLE_SECONDS)
+        self._factory = partial(_Protocol, loop=self._loop)
 
     async def connect(
         self,
@@ -90,9 +113,10 @@ class _Connector(aiohttp.TCPConnector):
         """Return a connection, having noted whether it had served before."""
         _is_reused.set(False)
         connection = await super().connect(req, traces, timeout)
-        served = vars(connection.protocol)
-        _is_reused.set("tidegate_served" in served)
-        served["tidegate_served"] = True
+        protocol = connection.protocol
+        assert isinstance(protocol, _Protocol)  # noqa: S101  made by our factory
+        _is_reused.set(protocol.has_served)
+        protocol.has_served = True
         return connection
 
     async def _get(self, key: ConnectionKey, traces: list[Trace]) -> Connection | None:
@@ -240,7 +264,7 @@ class UpstreamClient:
         """Open the pool."""
         bounds = self._bounds
         self._session = aiohttp.ClientSession(
-            connector=_Connector(limit=bounds.connections, keepalive_timeout=_IDLE_SECONDS),
+            connector=_Connector(bounds.connections),
             cookie_jar=aiohttp.DummyCookieJar(),
             timeout=aiohttp.ClientTimeout(
                 total=None, sock_connect=bounds.connect_seconds, sock_read=bounds.first_byte_seconds

@@ -20,8 +20,10 @@ _MAX_DECIMAL = 999_999_999_999
 
 
 def bare_item(value: Bare) -> str:
-    """Write one value; what the syntax has no room for, a long integer or a decimal of more than three digits after the
-    point, and text that is no token, becomes a quoted string.
+    """Write one value; what the syntax has no room for becomes a quoted string.
+
+    That is an integer of more than 15 digits, a decimal of more than 12 before the point or 3 after it, and text that
+    is no token (RFC 9651 §3.3).
     """
     if isinstance(value, bool):
         return "?1" if value else "?0"

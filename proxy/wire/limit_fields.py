@@ -52,16 +52,15 @@ def _openai_fields(rooms: Sequence[Room], quantity: str, least_reset_millisecond
 
 def _policy_member(room: Room) -> str:
     limit = room.bound.limit
-    return member(quoted(room.bound.name), {"q": limit.limit, "qu": _unit(limit.of), "w": room.window_seconds})
+    quota = member(quoted(room.bound.name), {"q": limit.limit})
+    unit = _UNITS[limit.of]
+    parts = (quota, unit and f"qu={quoted(unit)}", room.window_seconds and f"w={room.window_seconds}")
+    return ";".join(part for part in parts if part)
 
 
 def _state_member(room: Room) -> str:
     more = room.more_milliseconds
     return member(quoted(room.bound.name), {"r": room.left, "t": ceil_seconds(more) if more else None})
-
-
-def _unit(quantity: str) -> str | None:
-    return _UNITS[quantity]
 
 
 def duration(milliseconds: int) -> str:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 SPOKEN: list[Message] = [
     Begin(2, b'{"listen": "127.0.0.1:0"}', "unix:///state", "unix:///cache"),
     Drain(),
-    Count(),
+    Count(7),
     Ready(),
     Counted({"open_streams": [([], 1.0)], "store_duration_seconds": [(["state"], [0.5, 1.0, 0.0])]}),
     Counted({"requests_total": [([str(number), "m"], float(number)) for number in range(20_000)]}),
@@ -41,9 +41,9 @@ async def test_a_message_arrives_as_it_was_sent(ends: tuple[Channel, Channel], m
 
 async def test_messages_arrive_in_order(ends: tuple[Channel, Channel]) -> None:
     one, other = ends
-    for message in (Ready(), Drain(), Count()):
+    for message in (Ready(), Drain(), Count(7)):
         await one.send(message)
-    assert [await other.receive() for _ in range(3)] == [Ready(), Drain(), Count()]
+    assert [await other.receive() for _ in range(3)] == [Ready(), Drain(), Count(7)]
 
 
 async def test_the_end_of_one_side_is_the_end_of_the_conversation(ends: tuple[Channel, Channel]) -> None:
@@ -56,5 +56,5 @@ async def test_a_message_to_a_side_that_has_ended_goes_nowhere(ends: tuple[Chann
     one, other = ends
     await one.close()
     for _ in range(3):
-        await other.send(Count())
+        await other.send(Count(7))
     assert await other.receive() is None

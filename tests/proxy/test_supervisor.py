@@ -28,7 +28,7 @@ from gateway import (
 from harness import call
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
 START_SECONDS = 30
@@ -67,7 +67,9 @@ def run_again(gateway: Gateway, **changed: Any) -> subprocess.CompletedProcess[b
     """Start a second gateway beside a running one and return how it ended."""
     second = Gateway(gateway.folder / "second", {**gateway.settings, **changed})
     arguments = [sys.executable, "-m", "proxy", "run", "--config", str(second.config_path)]
-    return subprocess.run(arguments, cwd=ROOT, capture_output=True, timeout=START_SECONDS, check=False)
+    return subprocess.run(  # noqa: S603  our own command
+        arguments, cwd=ROOT, capture_output=True, timeout=START_SECONDS, check=False
+    )
 
 
 def test_a_gateway_that_is_up_is_ready_and_says_so_in_one_line(shared: Gateway) -> None:
@@ -93,9 +95,7 @@ def test_every_worker_serves_the_shared_port_and_one_page_counts_them_all(shared
 def test_a_killed_worker_is_started_again_and_what_it_counted_stays(gateway: Gateway) -> None:
     for _ in range(20):
         call(gateway.base_url, "GET", "/nothing")
-    sample = (
-        'requests_total{model="unknown",outcome="rejected",project="unknown",route="unknown",status_class="4xx"}'
-    )
+    sample = 'requests_total{model="unknown",outcome="rejected",project="unknown",route="unknown",status_class="4xx"}'
     assert metric(gateway, sample) == 20
     victims = gateway.worker_pids
     for victim in victims:
@@ -148,6 +148,12 @@ def test_the_terminals_interrupt_ends_it_as_well(gateway: Gateway) -> None:
     assert gateway.process.wait(START_SECONDS) == 0
 
 
+def test_a_hangup_ends_nothing(gateway: Gateway) -> None:
+    gateway.process.send_signal(signal.SIGHUP)
+    assert eventually(lambda: "SIGHUP" in gateway.log)
+    assert status(gateway, "/readyz") == 200
+
+
 def test_a_killed_supervisor_takes_its_workers_and_stores_with_it(gateway: Gateway) -> None:
     below = descendants_of(gateway.pid)
     assert len(below) == 4
@@ -195,7 +201,7 @@ def test_a_store_that_evicts_is_refused(tmp_path: Path, own_valkey_on_tcp: Any) 
     with own_valkey_on_tcp.client() as client:
         client.config_set("maxmemory-policy", "allkeys-lru")
     made = settings(NOWHERE, users={"alice": {}}, state=own_valkey_on_tcp.url)
-    with pytest.raises(CommandFailed, match="exit status 2\n+.*maxmemory-policy allkeys-lru"), Gateway(tmp_path, made):
+    with pytest.raises(CommandFailed, match=r"exit status 2\n+.*maxmemory-policy allkeys-lru"), Gateway(tmp_path, made):
         pass
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,10 +18,15 @@ from proxy.metrics import Metrics, Snapshot, add_up
 from proxy.workers import Workers, WorkersFailed
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Iterator
 
 ROOT = Path(__file__).resolve().parents[2]
 STAND_IN = ROOT / "tests" / "support" / "stand_in_worker.py"
+ENTRY = (
+    "import sys, runpy; sys.path.insert(0, sys.argv[1]); del sys.argv[:2]; "
+    "runpy.run_path(sys.argv[0], run_name='__main__')"
+)
 PATIENCE_SECONDS = 20
 
 
@@ -43,9 +47,12 @@ def one_port() -> Iterator[list[socket.socket]]:
 
 def make_workers(ports: list[socket.socket], manner: str = "serve") -> Workers:
     begins = [Begin(number, b"{}", "unix:///nowhere", "unix:///nowhere") for number in range(len(ports))]
-    entry = "import sys, runpy; sys.path.insert(0, sys.argv[1]); del sys.argv[:2]; runpy.run_path(sys.argv[0], run_name='__main__')"
-    command = (sys.executable, "-c", entry, str(ROOT), str(STAND_IN), manner)
-    return Workers(begins, ports, Metrics(), command)
+    return Workers(begins, ports, Metrics(), (sys.executable, "-c", ENTRY, str(ROOT), str(STAND_IN), manner))
+
+
+def running(pids: set[int]) -> set[int]:
+    """Return those of the processes that still exist."""
+    return {pid for pid in pids if Path(f"/proc/{pid}").exists()}
 
 
 async def ask(ports: list[socket.socket]) -> int:
@@ -87,8 +94,8 @@ async def test_a_killed_worker_comes_back_its_counters_stay_and_its_gauges_vanis
         victim = met.pop()
         os.kill(victim, signal.SIGKILL)
         async with asyncio.timeout(PATIENCE_SECONDS):
-            while victim in (answered := await meet_all(ports, 2)) or len(answered) < 2:
-                await asyncio.sleep(0)
+            while victim in await meet_all(ports, 2):
+                pass
         after = await workers.snapshots()
         assert number(before, "open_streams") == 2
         assert number(after, "cache_stores_total") >= number(before, "cache_stores_total") + 2
@@ -102,7 +109,7 @@ async def test_a_dead_workers_counters_are_told_while_it_is_away(one_port: list[
         await workers.snapshots()
         os.kill(victim, signal.SIGKILL)
         async with asyncio.timeout(PATIENCE_SECONDS):
-            while not workers.missing():
+            while not workers.missing():  # noqa: ASYNC110  the kernel tells nobody but the supervisor
                 await asyncio.sleep(0)
         snapshots = await workers.snapshots()
         assert number(snapshots, "cache_stores_total") == 1
@@ -115,7 +122,7 @@ async def test_draining_ends_every_worker_and_none_is_started_again(ports: list[
         pids = await meet_all(ports, 2)
         await workers.drain(PATIENCE_SECONDS, asyncio.Event())
         assert workers.missing() == [0, 1]
-        assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+        assert not running(pids)
 
 
 async def test_a_second_signal_kills_workers_that_still_have_work(ports: list[socket.socket]) -> None:
@@ -126,14 +133,14 @@ async def test_a_second_signal_kills_workers_that_still_have_work(ports: list[so
         draining = asyncio.create_task(workers.drain(3600, hurry))
         hurry.set()
         await asyncio.wait_for(draining, PATIENCE_SECONDS)
-        assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+        assert not running(pids)
 
 
 async def test_leaving_the_context_kills_the_workers(ports: list[socket.socket]) -> None:
     async with make_workers(ports, "deaf") as workers:
         await workers.wait_ready()
         pids = await meet_all(ports, 2)
-    assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+    assert not running(pids)
 
 
 async def test_workers_that_die_at_once_end_the_start(ports: list[socket.socket]) -> None:

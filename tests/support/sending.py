@@ -17,6 +17,7 @@ from policies.cacheability import Bypass, Keyed
 from policies.catalog import Deployment, Model, ModelSettings
 from policies.charges import WorstCase
 from policies.decision import Decision
+from policies.merging import merge
 from policies.principals import Principal
 from policies.requests.asked import Dialect, EffectiveRequest, Endpoint
 from policies.requests.dialects import read_request
@@ -153,6 +154,7 @@ def make_decision(  # noqa: PLR0913  what a decision depends on
         asked=asked,
         principal=ALICE,
         model=Model(model, ModelSettings(deployments=tuple(deployments))),
+        policy=merge(()),
         effective=EffectiveRequest(endpoint, asked.fields, asked.view),
         adjustments=(),
         worst_case=WorstCase(1, 16, 0),

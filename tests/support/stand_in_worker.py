@@ -35,7 +35,7 @@ async def main(manner: str, channel_fd: int, listening_fd: int) -> None:
     await channel.send(Ready())
     while (message := await channel.receive()) is not None:
         if isinstance(message, Count):
-            await channel.send(Counted(metrics.snapshot()))
+            await channel.send(Counted(metrics.snapshot(), message.turn))
         elif isinstance(message, Drain) and manner != "deaf":
             break
     server.close()

@@ -30,11 +30,13 @@ class StandIn:
     reasons: list[str] = field(default_factory=list)
 
     async def metrics_page(self) -> bytes:
+        """Return a page, or fail."""
         if "broken" in self.reasons:
             raise RuntimeError("a fault of ours")
         return PAGE
 
     def reasons_not_ready(self) -> list[str]:
+        """Return the test's reasons."""
         return self.reasons
 
 
@@ -56,7 +58,10 @@ def bearer(key: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {key}"}
 
 
-ADMISSIONS = {
+Row = tuple[str, str, dict[str, str], str | None, int]
+"""Method, path, headers, the configured metrics key, and the expected status."""
+
+ADMISSIONS: dict[str, Row] = {
     "health is open": ("GET", "/healthz", {}, None, 200),
     "readiness is open": ("GET", "/readyz", {}, None, 200),
     "metrics are open without a metrics key": ("GET", "/metrics", {}, None, 200),
@@ -78,12 +83,9 @@ ADMISSIONS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "headers", "metrics_key", "status"), ADMISSIONS.values(), ids=ADMISSIONS.keys()
-)
-async def test_admission(
-    gateway: StandIn, method: str, path: str, headers: dict[str, str], metrics_key: str | None, status: int
-) -> None:
+@pytest.mark.parametrize("row", ADMISSIONS.values(), ids=ADMISSIONS.keys())
+async def test_admission(gateway: StandIn, row: Row) -> None:
+    method, path, headers, metrics_key, status = row
     async with plane(gateway, metrics_key) as session, session.request(method, path, headers=headers) as answer:
         assert answer.status == status
         assert answer.headers["x-request-id"].startswith("req_")

@@ -166,6 +166,8 @@ def test_an_address_that_is_none_is_refused_before_anything_starts(url: str) -> 
         pytest.param(b"-OOM command not allowed\r\n", False, id="a full memory passes"),
         pytest.param(b"-MISCONF cannot write to disk\r\n", False, id="so does a full disk"),
         pytest.param(b"-BUSY running a script\r\n", False, id="and a busy script"),
+        pytest.param(b"-NOPERM no permission\r\n", False, id="and a permission that the operator can give"),
+        pytest.param(b"-CLUSTERDOWN hash slot not served\r\n", False, id="and a cluster that is down"),
     ],
 )
 async def test_an_error_reply_concerns_one_command(error: bytes, is_for_good: bool) -> None:  # noqa: FBT001

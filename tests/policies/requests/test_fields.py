@@ -1,0 +1,98 @@
+"""Types that endpoints share: inputs in all their shapes, and how values are named in messages."""
+
+from __future__ import annotations
+
+import pytest
+
+from policies.errors import InvalidRequest
+from policies.requests.chat import ChatRequest
+from policies.requests.completions import CompletionRequest
+from policies.requests.embeddings import EmbeddingRequest
+from policies.requests.fields import EndpointRequest, NumberType, expectation, number_type, shown
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        pytest.param("text", id="a text"),
+        pytest.param("", id="an empty text"),
+        pytest.param(["a", "b"], id="texts"),
+        pytest.param([""], id="an empty text in an array"),
+        pytest.param([1, 2, 3], id="token ids"),
+        pytest.param([1.0, 2], id="a token id written as 1.0"),
+        pytest.param([2**70], id="a token id of 71 bits"),
+        pytest.param([[1, 2], [3]], id="lists of token ids"),
+        pytest.param(["x"] * 20, id="many texts"),
+    ],
+)
+def test_every_prompt_shape_is_taken_as_it_is(prompt: object) -> None:
+    assert CompletionRequest.read({"prompt": prompt}).prompt is prompt
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        pytest.param(1, id="a number"),
+        pytest.param({}, id="an object"),
+        pytest.param(True, id="a boolean"),
+        pytest.param([], id="an empty array"),
+        pytest.param([[]], id="an empty list of token ids"),
+        pytest.param([None], id="a null in an array"),
+        pytest.param(["a", 1], id="a text and a token id"),
+        pytest.param([1, "a"], id="a token id and a text"),
+        pytest.param([[1], "a"], id="token ids and a text"),
+        pytest.param([["a"]], id="a list of texts in an array"),
+        pytest.param([True], id="a boolean for a token id"),
+        pytest.param([1.5], id="half a token id"),
+        pytest.param([-1], id="a negative token id"),
+        pytest.param([[[1]]], id="token ids too deep"),
+    ],
+)
+def test_no_other_shape_is(prompt: object) -> None:
+    with pytest.raises(InvalidRequest, match=r"prompt is .* it must be a string, an array of strings") as refused:
+        CompletionRequest.read({"prompt": prompt})
+    assert refused.value.param == "prompt"
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (None, "null"),
+        (True, "true"),
+        (7, "7"),
+        (0.5, "0.5"),
+        ("a", '"a"'),
+        ("a" * 100, '"' + "a" * 59 + '…"'),
+        (10**100, "1" + "0" * 58 + "…"),
+        ([1, 2], "an array of 2 items"),
+        ({"a": 1}, "an object of 1 members"),
+    ],
+)
+def test_values_are_named_shortly(value: object, said: str) -> None:
+    assert shown(value) == said
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "value", "is_taken"),
+    [
+        pytest.param(CompletionRequest, "n", 3, True, id="a value in range"),
+        pytest.param(CompletionRequest, "n", 300, False, id="a value out of range"),
+        pytest.param(CompletionRequest, "logprobs", 3, True, id="completions count logprobs"),
+        pytest.param(ChatRequest, "logprobs", 3, False, id="chats switch logprobs on"),
+        pytest.param(ChatRequest, "stop", 3, True, id="what is not read is taken as it is"),
+        pytest.param(EmbeddingRequest, "n", 3, False, id="embeddings have no choices"),
+        pytest.param(EmbeddingRequest, "dimensions", 3, True, id="embeddings have dimensions"),
+    ],
+)
+def test_an_endpoint_knows_what_it_takes(
+    kind: type[EndpointRequest], name: str, value: object, *, is_taken: bool
+) -> None:
+    assert kind.takes(name, value) is is_taken
+
+
+def test_what_a_parameter_may_be_is_said_in_words() -> None:
+    assert expectation(CompletionRequest, "n") == "an integer from 1 to 128"
+    assert expectation(CompletionRequest, "stream_options.include_usage") == "true or false"
+    assert number_type(CompletionRequest, "top_p") == NumberType(is_integer=False, minimum=0, maximum=1)
+    assert number_type(CompletionRequest, "stop") is None
+    assert number_type(CompletionRequest, "unknown") is None

@@ -1,0 +1,184 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from policies.catalog import Model, ModelSettings
+from policies.charges import NOTHING, Charged, Seen, charge, close_ceiling, worst_case
+from policies.errors import InvalidRequest
+from policies.requests.asked import EffectiveRequest, Endpoint
+from policies.requests.dialects import view_of
+from policies.usage import Usage
+
+
+def model(**settings: Any) -> Model:  # noqa: ANN401  settings of a model
+    return Model("m", ModelSettings(deployments=[{"upstream": "u"}], **settings))
+
+
+def effective(endpoint: Endpoint = Endpoint.COMPLETIONS, **fields: Any) -> EffectiveRequest:  # noqa: ANN401
+    if endpoint is Endpoint.CHAT:
+        fields = {"messages": [{"role": "user", "content": "hi"}], **fields}
+    return EffectiveRequest(endpoint, fields, view_of(endpoint, fields))
+
+
+@pytest.mark.parametrize(
+    ("request_", "tokens"),
+    [
+        pytest.param(effective(prompt=[1, 2], max_tokens=10), (2, 10), id="one prompt, one candidate"),
+        pytest.param(effective(prompt=[1, 2], max_tokens=10, n=3), (2, 30), id="n candidates"),
+        pytest.param(
+            effective(prompt=[1, 2], max_tokens=10, n=2, best_of=5), (2, 50), id="best_of of them are generated"
+        ),
+        pytest.param(effective(prompt=[[1], [2, 3]], max_tokens=10, n=3), (3, 60), id="for every prompt"),
+        pytest.param(effective(prompt=[1, 2]), (2, 16), id="the API's default ceiling"),
+        pytest.param(effective(prompt=[1, 2], max_tokens=0), (2, 0), id="nothing is generated"),
+        pytest.param(effective(Endpoint.EMBEDDINGS, input=[1, 2, 3]), (3, 0), id="embeddings have no output"),
+        pytest.param(effective(prompt=[1], max_tokens=10**18, n=128), (1, 128 * 10**18), id="an absurd ceiling"),
+    ],
+)
+def test_worst_cases(request_: EffectiveRequest, tokens: tuple[int, int]) -> None:
+    worst = worst_case(request_, model())
+    assert (worst.input_tokens, worst.output_tokens, worst.is_bounded) == (*tokens, True)
+    assert worst.tokens == sum(tokens)
+
+
+def test_the_worst_case_is_priced() -> None:
+    priced = model(price={"input": 1.0, "output": 10.0})
+    assert worst_case(effective(prompt=[1, 2], max_tokens=10), priced).cost_microdollars == 102
+
+
+def test_an_open_ceiling_without_any_setting_is_not_bounded() -> None:
+    assert not worst_case(effective(Endpoint.CHAT), model()).is_bounded
+
+
+@pytest.mark.parametrize(
+    ("request_", "settings", "written"),
+    [
+        pytest.param(effective(prompt="x"), {}, {"max_tokens": 16}, id="completions: the API's default"),
+        pytest.param(effective(prompt="x", max_tokens=None), {}, {"max_tokens": 16}, id="null is as absent"),
+        pytest.param(effective(prompt="x", max_tokens=3), {}, {}, id="a ceiling that was given stays"),
+        pytest.param(effective(prompt="x", max_tokens=0), {}, {}, id="so does one of nothing"),
+        pytest.param(
+            effective(Endpoint.CHAT),
+            {"max_output_tokens": 99},
+            {"max_completion_tokens": 99},
+            id="chat: the model's own",
+        ),
+        pytest.param(
+            effective(Endpoint.CHAT),
+            {"max_output_tokens": 99, "token_ceiling": "max_tokens"},
+            {"max_tokens": 99},
+            id="under the name that the model takes",
+        ),
+        pytest.param(
+            effective(Endpoint.CHAT, max_tokens=5), {"max_output_tokens": 99}, {}, id="given under its old name"
+        ),
+        pytest.param(effective(Endpoint.EMBEDDINGS, input="x"), {}, {}, id="embeddings have none"),
+    ],
+)
+def test_open_ceilings_are_written(request_: EffectiveRequest, settings: Any, written: dict[str, int]) -> None:  # noqa: ANN401
+    closed, adjustments = close_ceiling(request_, model(**settings))
+    assert {each.parameter: each.after for each in adjustments} == written
+    assert closed.fields == {**request_.fields, **written}
+    assert closed.view.candidates == 0 or closed.view.token_ceiling is not None
+
+
+def test_the_context_window_leaves_a_ceiling() -> None:
+    closed, _ = close_ceiling(effective(Endpoint.CHAT), model(context_window=1_000))
+    worst = worst_case(closed, model(context_window=1_000))
+    assert worst.tokens == 1_000
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param({}, id="nothing is configured"),
+        pytest.param({"context_window": 5}, id="the input may fill the context window"),
+    ],
+)
+def test_a_ceiling_that_nothing_says_is_asked_for_by_naming_the_setting(settings: dict[str, int]) -> None:
+    with pytest.raises(InvalidRequest, match=r"models\.m\.max_output_tokens") as caught:
+        close_ceiling(effective(Endpoint.CHAT), model(**settings))
+    assert caught.value.param == "max_completion_tokens"
+
+
+ONE = effective(prompt=[1, 2, 3], max_tokens=20)
+STREAM = effective(prompt=[1, 2, 3], max_tokens=20, stream=True)
+TWO = effective(prompt=[1, 2, 3], max_tokens=20, n=2)
+PROMPTS = effective(prompt=[[1, 2], [3]], max_tokens=20)
+SERVED = {"is_served": True, "is_ended": True}
+LEFT = {"is_served": True, "is_abandoned": True}
+
+
+@pytest.mark.parametrize(
+    ("request_", "seen", "charged"),
+    [
+        pytest.param(
+            ONE, Seen(Usage(3, 9, 2, 4), **SERVED), Charged(3, 9, 2, 4, known="reported"), id="a report is believed"
+        ),
+        pytest.param(ONE, Seen(Usage(99, 99), **SERVED), Charged(99, 99, known="reported"), id="also above the hold"),
+        pytest.param(
+            ONE,
+            Seen(Usage(3, 1), 9, 80, **SERVED),
+            Charged(3, 1, known="reported"),
+            id="for one choice also below our count",
+        ),
+        pytest.param(
+            TWO,
+            Seen(Usage(3, 9), 0, 80, **SERVED),
+            Charged(3, 20, known="counted"),
+            id="of several choices not below it",
+        ),
+        pytest.param(
+            TWO, Seen(Usage(3, 9), 99, 0, **SERVED), Charged(3, 40, known="counted"), id="which is never above the hold"
+        ),
+        pytest.param(
+            PROMPTS,
+            Seen(Usage(2, 30), **SERVED),
+            Charged(3, 30, known="counted"),
+            id="of several prompts all are counted",
+        ),
+        pytest.param(STREAM, Seen(None, 7, 8, **SERVED), Charged(3, 7, known="counted"), id="no report: events"),
+        pytest.param(
+            STREAM, Seen(None, 1, 30, **SERVED), Charged(3, 8, known="counted"), id="or a quarter of the bytes"
+        ),
+        pytest.param(STREAM, Seen(None, 99, 0, **SERVED), Charged(3, 20, known="counted"), id="at most the hold"),
+        pytest.param(
+            STREAM, Seen(None, 4, 0, is_served=True), Charged(3, 4, known="counted"), id="a cut stream likewise"
+        ),
+        pytest.param(STREAM, Seen(None, 4, 0, **LEFT), Charged(3, 4, known="counted"), id="a stream that was left"),
+        pytest.param(
+            STREAM, Seen(None, 0, 0, **LEFT), Charged(3, 0, known="counted"), id="before its first token: the prompt"
+        ),
+        pytest.param(
+            ONE, Seen(None, 0, 0, **LEFT), Charged(3, 20, known="worst_case"), id="what nobody saw of a whole answer"
+        ),
+        pytest.param(
+            ONE,
+            Seen(None, 0, 0, is_readable=False, **SERVED),
+            Charged(3, 20, known="worst_case"),
+            id="an answer that could not be read",
+        ),
+        pytest.param(
+            ONE, Seen(None, 0, 0, **SERVED), Charged(3, 0, known="counted"), id="an empty answer is its prompt"
+        ),
+        pytest.param(ONE, Seen(is_served=True), NOTHING, id="a failure before the first token"),
+        pytest.param(ONE, Seen(None, 0, 50, is_ended=True), NOTHING, id="an error of the upstream"),
+        pytest.param(ONE, Seen(is_abandoned=True), NOTHING, id="never sent"),
+    ],
+)
+def test_what_an_answer_is_charged(request_: EffectiveRequest, seen: Seen, charged: Charged) -> None:
+    assert charge(request_, model(), worst_case(request_, model()), seen) == charged
+
+
+def test_an_estimate_has_no_bound_where_the_hold_had_none() -> None:
+    chat = effective(Endpoint.CHAT, stream=True)
+    worst = worst_case(chat, model())
+    assert charge(chat, model(), worst, Seen(None, 500, 0, **SERVED)).output_tokens == 500
+
+
+def test_a_charge_is_priced() -> None:
+    priced = model(price={"input": 1.0, "output": 10.0, "cached_input": 0.0})
+    charged = charge(ONE, priced, worst_case(ONE, priced), Seen(Usage(3, 9, 2), **SERVED))
+    assert charged.cost_microdollars == 91

@@ -1,0 +1,104 @@
+"""Levels combine: the stricter bound wins, every limit applies, and every part remembers where it came from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from policies.merging import BUILT_IN, EffectivePolicy, MergedRule, Part, is_same, merge
+from policies.policy import CacheSettings, Limit, Policy, Rule
+
+
+def merged_rule(*levels: dict[str, Any]) -> MergedRule:
+    """Merge what levels called a, b, … say of one parameter, outermost first."""
+    named = [(name, Policy(parameters={"n": Rule(**level)})) for name, level in zip("abc", levels, strict=False)]
+    return merge(named).parameters["n"]
+
+
+@pytest.mark.parametrize(
+    ("levels", "part", "expected"),
+    [
+        pytest.param([{"max": 8}, {"max": 4}], "max", Part(4, "b"), id="the inner level is stricter"),
+        pytest.param([{"max": 4}, {"max": 8}], "max", Part(4, "a"), id="an inner level loosens nothing"),
+        pytest.param([{"max": 4, "on_violation": "clamp"}, {"max": 8}], "max", Part(4, "a", "clamp"), id="own manner"),
+        pytest.param([{"max": 4, "on_violation": "clamp"}, {"max": 4}], "max", Part(4, "b"), id="equal: refuse"),
+        pytest.param([{"min": 1}, {"min": 2}, {"min": 0}], "min", Part(2, "b"), id="the largest minimum"),
+        pytest.param([{"max": 8}, {"min": 2}], "max", Part(8, "a"), id="parts come from different levels"),
+        pytest.param(
+            [{"allowed": [1, 2, 3]}, {"allowed": [3, 2, 9]}], "allowed", Part((2, 3), "b"), id="common values"
+        ),
+        pytest.param([{"allowed": [1]}, {"allowed": [1, 2]}], "allowed", Part((1,), "a"), id="the inner took nothing"),
+        pytest.param([{"allowed": [True]}, {"allowed": [1]}], "allowed", Part((), "b"), id="true is no 1"),
+        pytest.param([{"default": 1}, {"default": 2}], "default", Part(2, "b"), id="the inner default"),
+        pytest.param([{"default": 1}, {"max": 2}], "default", Part(1, "a"), id="the only default"),
+        pytest.param([{"force": 1}, {"force": 2}], "force", Part(1, "a"), id="the outer level forces"),
+        pytest.param(
+            [{"force": 1}, {"forbid": "drop"}], "forbid", None, id="what is forced cannot be forbidden within"
+        ),
+        pytest.param([{"forbid": "drop"}, {"force": 1}], "force", None, id="what is forbidden cannot be forced within"),
+        pytest.param(
+            [{"forbid": "drop"}, {"forbid": "reject"}], "forbid", Part("reject", "b"), id="refusing is stricter"
+        ),
+        pytest.param([{"forbid": "reject"}, {"forbid": "drop"}], "forbid", Part("reject", "a"), id="and stays"),
+        pytest.param([{"default": 3}, {"forbid": "drop"}], "default", None, id="what is forbidden has no default"),
+    ],
+)
+def test_the_stricter_part_wins(levels: list[dict[str, Any]], part: str, expected: Part | None) -> None:
+    assert getattr(merged_rule(*levels), part) == expected
+
+
+def limit(amount: int) -> Limit:
+    return Limit(of="requests", limit=amount, per="minute", by=("user",))
+
+
+def test_limits_of_all_levels_apply_and_remember_their_policy() -> None:
+    merged = merge([("a", Policy(limits=(limit(1), limit(2)))), ("b", Policy(limits=(limit(3),)))])
+    assert [(named.policy, named.limit.limit) for named in merged.limits] == [("a", 1), ("a", 2), ("b", 3)]
+    assert merged.name == "b"
+
+
+def test_a_policy_at_several_levels_counts_once() -> None:
+    policy = Policy(limits=(limit(1),), parameters={"n": Rule(max=4)})
+    merged = merge([("a", policy), ("b", Policy()), ("a", policy)])
+    assert len(merged.limits) == 1
+    assert merged.parameters["n"].max == Part(4, "a")
+
+
+@pytest.mark.parametrize(
+    ("modes", "mode", "policy"),
+    [
+        pytest.param([], "deterministic", BUILT_IN, id="no policy: the built-in settings"),
+        pytest.param([None, None], "deterministic", BUILT_IN, id="no policy speaks of the cache"),
+        pytest.param(["off", None], "off", "a", id="the only one that does"),
+        pytest.param(["off", "everything"], "everything", "b", id="the innermost that does"),
+    ],
+)
+def test_the_innermost_cache_settings_win(modes: list[Any], mode: str, policy: str) -> None:
+    caches = [None if m is None else CacheSettings(mode=m) for m in modes]
+    merged = merge([(name, Policy(cache=cache)) for name, cache in zip("ab", caches, strict=False)])
+    assert (merged.cache.mode, merged.cache_policy) == (mode, policy)
+
+
+def test_nothing_configured_is_nothing_ruled() -> None:
+    assert merge([]) == EffectivePolicy()
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [
+        (1, 1.0, True),
+        (1, True, False),
+        (0, False, False),
+        (None, None, True),
+        ("1", 1, False),
+        ([1, [True]], [1.0, [True]], True),
+        ([1, [True]], [1, [1]], False),
+        ([1], [1, 2], False),
+        ({"a": {"b": 0}}, {"a": {"b": 0.0}}, True),
+        ({"a": 0}, {"a": False}, False),
+        ({"a": 0}, {"b": 0}, False),
+    ],
+)
+def test_json_values_are_compared_with_their_type(one: object, other: object, *, expected: bool) -> None:
+    assert is_same(one, other) is expected

@@ -1,0 +1,327 @@
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import redis
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from stores import StoreServer
+
+from policies import windows
+from policies.windows import Level, Rolling, Tank, Unwindowed, make_tank
+from proxy.store.scripts import Script
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+START = 4_000_000_000_000
+"""The test's clock begins far ahead of the machine's, so that no calendar window ends while the test runs."""
+WINDOW = 40_000
+"""Length of the test's calendar windows (ms)."""
+GRACE = 90_000
+LEASE = 30_000
+TIME = b"redis.call('TIME')"
+
+
+class Clockwork:
+    """The scripts on a real server, at a time that the test sets: they read it from a key instead of `TIME`."""
+
+    def __init__(self, client: redis.Redis) -> None:
+        self.client = client
+        self.scripts = {}
+        for name in ("admit", "settle", "renew", "expired"):
+            source = Script(name).source
+            assert source.count(TIME) == 1
+            self.scripts[name] = client.register_script(source.replace(TIME, b"redis.call('HMGET', 'clock', 's', 'u')"))
+
+    def at(self, now: int) -> None:
+        self.client.hset("clock", mapping={"s": now // 1000, "u": now % 1000 * 1000})
+
+    def run(self, name: str, keys: Sequence[str], arguments: Sequence[object]) -> Any:  # noqa: ANN401  a reply
+        return self.scripts[name](keys=keys, args=list(arguments))
+
+
+@dataclass(frozen=True)
+class Row:
+    """One limit of the test: how it is taken, and its tank; `is_calendar` ones begin anew every WINDOW."""
+
+    name: str
+    how: str
+    tank: Tank
+    is_calendar: bool = False
+
+    def span(self, now: int) -> tuple[int, int]:
+        start = now - now % WINDOW
+        return (start, start + WINDOW) if self.is_calendar else (0, 0)
+
+    def key(self, now: int) -> str:
+        return f"limit:{self.name}:{self.span(now)[0]}"
+
+
+ROWS = (
+    Row("five a minute", "spend", make_tank(Rolling(60_000), 5, None)),
+    Row("burst of two", "spend", make_tank(Rolling(1_000), 3, 2)),
+    Row("tokens", "miss", make_tank(Rolling(90_000), 100, 150)),
+    Row("odd tokens", "miss", make_tank(Rolling(604_800_000), 999_999_937, 977)),
+    Row("hits too", "hold", make_tank(Rolling(10_000), 200, None)),
+    Row("none", "miss", make_tank(Rolling(60_000), 0, None)),
+    Row("concurrency", "hold", make_tank(Unwindowed(), 3, None)),
+    Row("day of requests", "spend", Tank(9), is_calendar=True),
+    Row("day of tokens", "miss", Tank(300), is_calendar=True),
+)
+
+
+@dataclass
+class Hold:
+    """What the reference remembers of one request."""
+
+    state: str
+    verdict: str = ""
+    at: int = 0
+    lease: int = 0
+    held: list[int] = field(default_factory=list)
+    spent: list[int] = field(default_factory=list)
+    takes: list[tuple[str, Row, int]] = field(default_factory=list)
+    """Key, row and end of the calendar window of each limit."""
+    asks: list[int] = field(default_factory=list)
+
+
+class Reference:
+    """The scripts in pure Python, over `policies.windows`."""
+
+    def __init__(self) -> None:
+        self.levels: dict[str, Level] = {}
+        self.holds: dict[str, Hold] = {}
+        self.outbox: list[str] = []
+
+    def level(self, key: str, now: int) -> Level:
+        return self.levels.get(key, Level(at=now))
+
+    def admit(self, name: str, rows: Sequence[Row], asks: list[int], hits: str, now: int) -> str:
+        if name in self.holds:
+            hold = self.holds[name]
+            return hold.verdict if hold.state == "held" else "ended"
+        verdict = "hit" if hits == "only" else "admitted"
+        for row, ask in zip(rows, asks, strict=True):
+            if hits == "only" and row.how == "miss":
+                continue
+            if not windows.fits(self.level(row.key(now), now), row.tank, ask, now):
+                if hits != "maybe" or row.how != "miss":
+                    return "refused"
+                verdict = "hit"
+        hold = Hold("held", verdict, now, now + LEASE, asks=asks)
+        for row, ask in zip(rows, asks, strict=True):
+            spends = verdict == "admitted" and row.how == "spend"
+            holds = not spends and (verdict == "admitted" or row.how != "miss")
+            hold.spent.append(ask if spends else 0)
+            hold.held.append(ask if holds else 0)
+            hold.takes.append((row.key(now), row, row.span(now)[1]))
+            level = self.level(row.key(now), now)
+            self.levels[row.key(now)] = windows.take(level, row.tank, now, spend=hold.spent[-1], hold=hold.held[-1])
+        self.holds[name] = hold
+        return verdict
+
+    def end(self, name: str, how: str, taken: list[int], hold: Hold, now: int, age: int) -> str:
+        known = self.holds.get(name)
+        if how == "orphan" and (known is None or known.state != "held" or known.lease > now):
+            return "absent" if known is None else "alive" if known.state == "held" else "ended"
+        if known is not None and (known.state == "settled" or (how == "release" and known.state != "held")):
+            return "ended"
+        before = known or Hold("none", at=now, held=[0] * len(taken), spent=[0] * len(taken))
+        if before.state == "released":
+            before = replace(before, held=[0] * len(taken), spent=[0] * len(taken))
+        booked = []
+        for i, (key, row, until) in enumerate(hold.takes):
+            takes = {"settle": taken[i], "release": 0, "orphan": min(taken[i], before.spent[i] + before.held[i])}[how]
+            booked.append(takes)
+            if until and now >= until:
+                continue
+            level, more = self.level(key, now), takes - before.spent[i]
+            level = windows.give_back(level, row.tank, now, spent=max(0, -more), since=before.at, held=before.held[i])
+            self.levels[key] = windows.take(level, row.tank, now, spend=max(0, more), age=age)
+        ended = {"settle": "settled", "release": "released", "orphan": "orphaned"}[how]
+        self.holds[name] = replace(before, state=ended, at=now, spent=booked, held=[0] * len(booked), takes=hold.takes)
+        if how != "release":
+            self.outbox.append(f"{how} {name}")
+        return "corrected" if before.state == "orphaned" else ended
+
+
+class Both(RuleBasedStateMachine):
+    """Random sequences through the scripts and the reference; they have to agree on every verdict and level."""
+
+    server: StoreServer
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.client = redis.Redis.from_url(self.server.url, protocol=2)
+        self.client.flushall()
+        self.lua = Clockwork(self.client)
+        self.python = Reference()
+        self.now = START
+        self.asked: dict[str, tuple[tuple[Row, ...], list[int], str]] = {}
+        self.admitted: dict[str, Hold] = {}
+        self.is_honest = True
+
+    def teardown(self) -> None:
+        self.client.close()
+        self.client.connection_pool.disconnect()
+
+    @initialize(offset=st.integers(0, 2 * WINDOW))
+    def begin(self, offset: int) -> None:
+        self.now += offset
+        self.lua.at(self.now)
+
+    @rule(milliseconds=st.one_of(st.integers(0, 3_000), st.integers(0, 100_000), st.just(7 * 86_400_000)))
+    def wait(self, milliseconds: int) -> None:
+        self.now += milliseconds
+        self.lua.at(self.now)
+
+    @rule(
+        name=st.sampled_from("abcdefghijkl"),
+        rows=st.lists(st.sampled_from(ROWS), unique=True, max_size=4).map(tuple),
+        amounts=st.lists(st.integers(0, 160), min_size=4, max_size=4),
+        hits=st.sampled_from(["no", "maybe", "only"]),
+    )
+    def admit(self, name: str, rows: tuple[Row, ...], amounts: list[int], hits: str) -> None:
+        """Admit a request; one that was admitted before repeats what it asked then, as a resent script does."""
+        asks = [1 if row.how == "spend" or row.name == "concurrency" else n for row, n in zip(rows, amounts, strict=False)]
+        rows, asks, hits = self.asked.get(name, (rows, asks, hits))
+        if name in self.admitted and any(row.key(self.now) not in self._keys(name) for row in rows):
+            return  # in another calendar window the gateway would not resend
+        arguments: list[object] = [name, self.now, LEASE, 10**9, GRACE, hits, f"record of {name}", "limits"]
+        for row, ask in zip(rows, asks, strict=True):
+            arguments += [row.how, row.tank.capacity, row.tank.amount, row.tank.period, ask, *row.span(self.now)]
+        reply = self.lua.run("admit", [f"hold:{name}", "leases", *(row.key(self.now) for row in rows)], arguments)
+        assert reply[0].decode() == self.python.admit(name, rows, asks, hits, self.now)
+        if reply[0] in (b"admitted", b"hit"):
+            self.asked[name] = (rows, asks, hits)
+            self.admitted.setdefault(name, replace(self.python.holds[name]))
+        if reply[0] != b"ended":
+            self._compare(reply, [(row.key(self.now), row) for row in rows])
+
+    def _keys(self, name: str) -> list[str]:
+        return [key for key, _row, _until in self.admitted[name].takes]
+
+    @rule(
+        name=st.sampled_from("abcdefghijkl"),
+        how=st.sampled_from(["settle", "settle", "release", "orphan"]),
+        share=st.one_of(st.floats(0, 1), st.floats(0, 3)),
+        age=st.one_of(st.just(0), st.integers(0, 20_000)),
+    )
+    def end(self, name: str, how: str, share: float, age: int) -> None:
+        """End a request in any way, also again, also above what it held."""
+        hold = self.admitted.get(name)
+        if hold is None:
+            return
+        asks = hold.asks
+        taken = asks if how == "orphan" else [round(ask * share) for ask in asks]
+        taken = [0 if row.name == "concurrency" else n for (_, row, _), n in zip(hold.takes, taken, strict=True)]
+        taken = [1 if row.how == "spend" else n for (_, row, _), n in zip(hold.takes, taken, strict=True)]
+        self.is_honest &= all(n <= ask for n, ask in zip(taken, asks, strict=True)) and hold.verdict == "admitted"
+        self.is_honest &= self.python.holds[name].state == "held"
+        arguments: list[object] = [name, how, 600_000, "" if how == "release" else f"{how} {name}", GRACE, age]
+        for (_key, row, until), n in zip(hold.takes, taken, strict=True):
+            arguments += [row.tank.amount, row.tank.period, n, until]
+        keys = [f"hold:{name}", "leases", "outbox", *(key for key, _, _ in hold.takes)]
+        reply = self.lua.run("settle", keys, arguments)
+        happened = self.python.end(name, how, taken, hold, self.now, age)
+        assert reply[0].decode() == happened
+        if happened in ("settled", "corrected", "released", "orphaned"):
+            self._compare(reply, [(key, row) for key, row, until in hold.takes if not until or self.now < until], hold)
+
+    def _compare(self, reply: list[Any], takes: list[tuple[str, Row]], hold: Hold | None = None) -> None:
+        order = [key for key, _ in takes] if hold is None else [key for key, _, _ in hold.takes]
+        assert reply[1] == self.now
+        for key, row in takes:
+            index = 2 + 3 * order.index(key)
+            level = windows.leaked(self.python.level(key, self.now), row.tank, self.now)
+            assert reply[index : index + 3] == [level.spent, level.carry, level.held], (key, level)
+
+    @invariant()
+    def nothing_is_passed(self) -> None:
+        """What is spent and held stays within each limit, as long as nobody took more than was held."""
+        for key, level in self.python.levels.items() if self.is_honest else ():
+            row = next(row for row in ROWS if f"limit:{row.name}:" in key)
+            assert windows.fits(level, row.tank, 0, level.at)
+
+    @invariant()
+    def every_key_but_the_outbox_has_an_end(self) -> None:
+        for key in self.client.keys():
+            assert key in (b"outbox", b"clock") or self.client.pttl(key) > 0, key
+
+    @invariant()
+    def every_end_left_its_record_once(self) -> None:
+        records = [fields[b"record"].decode() for _, fields in self.client.xrange("outbox")]
+        assert records == self.python.outbox
+
+
+def test_scripts_and_arithmetic_agree_on_every_sequence(valkey: StoreServer) -> None:
+    machine = type("Agreement", (Both,), {"server": valkey})
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            max_examples=80,
+            stateful_step_count=50,
+            deadline=None,
+            suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+        ),
+    )
+
+
+def test_both_scripts_hold_the_same_arithmetic() -> None:
+    blocks = [Script(name).source.split(b"-- [level]")[1].split(b"-- [/level]")[0] for name in ("admit", "settle")]
+    assert len(blocks[0]) > 500
+    assert blocks[0] == blocks[1]
+
+
+@pytest.fixture
+def clockwork(any_store: StoreServer) -> Any:  # noqa: ANN401  a generator of Clockwork
+    with any_store.client() as client:
+        lua = Clockwork(client)
+        lua.at(START)
+        yield lua
+
+
+def admit_one(lua: Clockwork, *, deadline: int = START, span: tuple[int, int] = (0, 0)) -> list[Any]:
+    arguments = ["r", deadline, LEASE, 10**9, GRACE, "no", "{}", "[]", "spend", 5, 1, 12_000, 1, *span]
+    return lua.run("admit", ["hold", "leases", "limit"], arguments)
+
+
+@pytest.mark.parametrize(
+    ("case", "verdict"),
+    [
+        pytest.param({"deadline": START - 1}, b"late", id="after its deadline an admission takes nothing"),
+        pytest.param({"span": (START + 1, START + 9)}, b"moved", id="before its calendar window likewise"),
+        pytest.param({"span": (START - 9, START)}, b"moved", id="at the end of its calendar window likewise"),
+    ],
+)
+def test_an_admission_out_of_time_leaves_nothing(clockwork: Clockwork, case: dict[str, Any], verdict: bytes) -> None:
+    assert admit_one(clockwork, **case) == [verdict, START]
+    assert clockwork.client.keys() == [b"clock"]
+
+
+def test_a_release_that_overtakes_its_admission_keeps_it_out(clockwork: Clockwork) -> None:
+    end = ["r", "release", 600_000, "", GRACE, 0, 1, 12_000, 0, 0]
+    clockwork.run("settle", ["hold", "leases", "outbox", "limit"], end)
+    assert admit_one(clockwork)[0] == b"ended"
+    assert not clockwork.client.exists("limit", "leases", "outbox")
+
+
+def test_renewing_extends_the_held_and_shortens_nothing(clockwork: Clockwork) -> None:
+    admit_one(clockwork)
+    clockwork.client.hset("gone", mapping={"state": "settled"})
+    clockwork.client.pexpire("limit", 10**8)
+    clockwork.at(START + 1_000)
+    arguments = [LEASE, 10**9, 2, "r", "other", 1_000]
+    assert clockwork.run("renew", ["leases", "hold", "gone", "limit"], arguments) == [1, START + 1_000]
+    assert clockwork.client.zrange("leases", 0, -1, withscores=True) == [(b"r", START + 1_000 + LEASE)]
+    assert clockwork.client.pttl("limit") > 10**7
+
+
+def test_expired_leases_are_found_oldest_first_and_bounded(clockwork: Clockwork) -> None:
+    clockwork.client.zadd("leases", {"c": START, "a": START - 9, "b": START - 5, "d": START + 1})
+    assert clockwork.run("expired", ["leases"], [2]) == [b"a", b"b"]
+    assert clockwork.run("expired", ["leases"], [9]) == [b"a", b"b", b"c"]

@@ -1,0 +1,463 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from admitting import KEYS, decision, exchange, held, records, served, spent, worker
+
+from policies.errors import LimitExceeded
+from policies.usage import Usage
+from proxy.errors import NoUpstreamLeft, StoreUnavailable
+from proxy.exchange import CacheResult, Outcome
+from proxy.store.entries import StoredAnswer
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from admitting import Worker
+    from stores import StoreServer
+
+    from policies.decision import Decision
+
+FIVE = {"of": "requests", "limit": 5, "per": "minute", "by": ["user"]}
+HUNDRED = {"of": "tokens", "limit": 100, "per": "minute", "by": ["user"]}
+EIGHT = {"of": "concurrency", "limit": 8, "by": ["key"]}
+ALL = (FIVE, HUNDRED, EIGHT)
+
+
+async def go(at: Worker, decided: Decision, usage: Usage | None = None, pause_seconds: float = 0) -> str:
+    """Send one request through its admission; the word says what became of it."""
+    told = exchange(decided)
+    try:
+        async with at.admissions.admit(decided, told) as admission:
+            if admission.cached is not None:
+                told.outcome, told.status = Outcome.COMPLETED, 200
+                return "hit"
+            await asyncio.sleep(pause_seconds)
+            served(told, usage or Usage(2, 3))
+            await admission.settle()
+            return "passed"
+    except LimitExceeded:
+        return "refused"
+
+
+async def refusal(at: Worker, decided: Decision) -> LimitExceeded:
+    with pytest.raises(LimitExceeded) as caught:
+        async with at.admissions.admit(decided, exchange(decided)):
+            pytest.fail("it was admitted")
+    return caught.value
+
+
+async def store_answer(at: Worker, decided: Decision, usage: Usage) -> None:
+    told = exchange(decided)
+    async with at.admissions.admit(decided, told) as admission:
+        served(told, usage)
+        await admission.settle(StoredAnswer(False, "application/json", b"{}", int(time.time() * 1000), usage))  # noqa: FBT003
+    assert told.is_stored
+
+
+async def eventually(true: Any) -> None:  # noqa: ANN401  a function without arguments
+    async with asyncio.timeout(5):
+        while not true():
+            await asyncio.sleep(0.01)
+
+
+# Counting
+
+
+async def test_of_twenty_at_once_exactly_five_pass_whatever_worker_they_ask(
+    any_store: StoreServer, tmp_path: Path
+) -> None:
+    async with worker(any_store.url, tmp_path / "a") as one, worker(any_store.url, tmp_path / "b") as other:
+        ends = await asyncio.gather(*(go(at, decision(ALL, max_tokens=1)) for at in (one, other) for _ in range(10)))
+    assert sorted(ends) == ["passed"] * 3 + ["refused"] * 17 or ends.count("passed") <= 5
+    with any_store.client() as client:
+        assert held(client) == 0
+
+
+async def test_requests_pass_up_to_the_limit_and_no_further(valkey: StoreServer, tmp_path: Path) -> None:
+    async with worker(valkey.url, tmp_path / "a") as one, worker(valkey.url, tmp_path / "b") as other:
+        ends = await asyncio.gather(*(go(at, decision([FIVE])) for at in (one, other) for _ in range(10)))
+    assert (ends.count("passed"), ends.count("refused")) == (5, 15)
+
+
+async def test_a_refused_request_takes_from_no_limit(valkey: StoreServer, tmp_path: Path) -> None:
+    async with worker(valkey.url, tmp_path) as at:
+        for _ in range(5):
+            assert await go(at, decision([FIVE, EIGHT])) == "passed"
+        assert await go(at, decision(ALL)) == "refused"
+    with valkey.client() as client:
+        assert (held(client), spent(client, "requests"), spent(client, "tokens")) == (0, 5, 0)
+
+
+async def test_tokens_are_never_passed_and_come_back_when_less_was_used(valkey: StoreServer, tmp_path: Path) -> None:
+    decided = decision([HUNDRED], max_tokens=40)  # 2 bytes + 24 overhead + 40
+    async with worker(valkey.url, tmp_path) as at:
+        ends = await asyncio.gather(*(go(at, decided, Usage(10, 30), 0.05) for _ in range(10)))
+        assert ends.count("passed") == 1
+        with valkey.client() as client:
+            assert (held(client), spent(client, "tokens")) == (0, 40)
+
+
+async def test_more_than_was_held_is_booked_in_full_and_counted(valkey: StoreServer, tmp_path: Path) -> None:
+    async with worker(valkey.url, tmp_path) as at:
+        await go(at, decision([HUNDRED], max_tokens=1), Usage(300, 1))
+        assert at.metrics.underestimates_total.value == 1
+    with valkey.client() as client:
+        assert spent(client, "tokens") == 301
+
+
+async def test_streams_without_a_report_count_what_was_seen(valkey: StoreServer, tmp_path: Path) -> None:
+    decided = decision([HUNDRED], prompt="case-0123456789", max_tokens=33, stream=True)
+    passed = 0
+    async with worker(valkey.url, tmp_path) as at:
+        for _ in range(8):
+            told = exchange(decided)
+            try:
+                async with at.admissions.admit(decided, told):
+                    served(told, events=33)
+                    passed += 1
+            except LimitExceeded:
+                continue
+    assert 1 <= passed <= 4
+
+
+async def test_concurrency_is_given_back_at_the_end(valkey: StoreServer, tmp_path: Path) -> None:
+    two = {"of": "concurrency", "limit": 2, "by": ["key"]}
+    async with worker(valkey.url, tmp_path) as at:
+        ends = await asyncio.gather(*(go(at, decision([two]), pause_seconds=0.05) for _ in range(6)))
+        assert ends.count("passed") == 2
+        assert await go(at, decision([two])) == "passed"
+
+
+async def test_a_failure_before_the_first_token_costs_the_request_alone(valkey: StoreServer, tmp_path: Path) -> None:
+    decided = decision(ALL)
+    async with worker(valkey.url, tmp_path) as at:
+        with pytest.raises(NoUpstreamLeft):
+            async with at.admissions.admit(decided, exchange(decided)):
+                raise NoUpstreamLeft("nobody there")
+    with valkey.client() as client:
+        assert (held(client), spent(client, "requests"), spent(client, "tokens")) == (0, 1, 0)
+        assert json.loads(records(client)[0])["outcome"] == "upstream_error"
+
+
+async def test_every_key_but_the_outbox_has_an_end(valkey: StoreServer, tmp_path: Path) -> None:
+    limits = [*ALL, {"of": "tokens", "limit": 10**18, "per": "month", "by": ["organization"]}]
+    async with worker(valkey.url, tmp_path) as at:
+        decided = decision(limits, temperature=0)
+        async with at.admissions.admit(decided, exchange(decided)):
+            await at.admissions._upkeep.renew()  # noqa: SLF001  what its loop does
+            await store_answer(at, decision(limits, temperature=0), Usage(2, 3))
+            with valkey.client() as client:
+                lives = {key: client.pttl(key) for key in client.keys()}
+    assert lives.pop(KEYS.outbox.encode()) == -1
+    assert len(lives) >= 8
+    assert min(lives.values()) > 0
+
+
+# Hits
+
+
+async def test_hits_take_requests_and_no_tokens_even_when_the_worst_case_would_not_fit(
+    valkey: StoreServer, tmp_path: Path
+) -> None:
+    decided = decision([HUNDRED, FIVE], prompt="case-0123456789", max_tokens=50, temperature=0)
+    async with worker(valkey.url, tmp_path) as at:
+        await store_answer(at, decided, Usage(20, 40))
+        assert [await go(at, decided) for _ in range(5)] == ["hit"] * 4 + ["refused"]
+    with valkey.client() as client:
+        assert (held(client), spent(client, "requests"), spent(client, "tokens")) == (0, 5, 60)
+
+
+async def test_who_was_admitted_for_a_hit_only_and_finds_none_is_refused_and_takes_nothing(
+    valkey: StoreServer, tmp_path: Path
+) -> None:
+    async with worker(valkey.url, tmp_path) as at:
+        await go(at, decision([HUNDRED, FIVE]), Usage(50, 50))
+        refused = await refusal(at, decision([HUNDRED, FIVE, EIGHT], temperature=0, prompt="another"))
+        assert "tokens-per-minute-by-user" in refused.message
+        assert refused.retry_after_seconds is not None
+    with valkey.client() as client:
+        assert (held(client), spent(client, "requests"), spent(client, "tokens")) == (0, 1, 100)
+
+
+async def test_hits_are_charged_where_the_policy_says_so(valkey: StoreServer, tmp_path: Path) -> None:
+    decided = decision([{**HUNDRED, "charge_hits": "full"}], temperature=0)
+    async with worker(valkey.url, tmp_path) as at:
+        await store_answer(at, decided, Usage(20, 20))
+        assert [await go(at, decided) for _ in range(3)] == ["hit", "refused", "refused"]
+    with valkey.client() as client:
+        assert (held(client), spent(client, "tokens")) == (0, 80)
+
+
+@pytest.mark.parametrize(
+    ("cache_control", "stream", "result", "reason"),
+    [
+        pytest.param(None, False, CacheResult.HIT, None, id="a stored answer in the same form is a hit"),
+        pytest.param(None, True, CacheResult.MISS, "other-form", id="one in the other form is a miss"),
+        pytest.param("no-cache", False, CacheResult.BYPASS, "no-cache", id="no-cache does not look"),
+        pytest.param(
+            "max-age=0", False, CacheResult.MISS, "max-age", id="one that is too old for the client is a miss"
+        ),
+        pytest.param("only-if-cached", False, CacheResult.HIT, None, id="only-if-cached takes it"),
+    ],
+)
+async def test_what_the_look_up_finds(  # noqa: PLR0913
+    valkey: StoreServer,
+    tmp_path: Path,
+    cache_control: str | None,
+    stream: bool,
+    result: CacheResult,
+    reason: str | None,  # noqa: FBT001
+) -> None:
+    async with worker(valkey.url, tmp_path) as at:
+        await store_answer(at, decision(temperature=0), Usage(2, 3))
+        more = {"stream": True} if stream else {}
+        decided = decision(temperature=0, cache_control=cache_control, **more)
+        told = exchange(decided)
+        async with at.admissions.admit(decided, told) as admission:
+            assert (admission.cached is not None) == (result is CacheResult.HIT)
+        assert (told.cache, told.cache_reason) == (result, reason)
+
+
+async def test_only_if_cached_without_an_entry_holds_no_tokens(valkey: StoreServer, tmp_path: Path) -> None:
+    decided = decision([HUNDRED], temperature=0, cache_control="only-if-cached", max_tokens=10_000)
+    async with worker(valkey.url, tmp_path) as at:
+        async with at.admissions.admit(decided, exchange(decided)) as admission:
+            assert admission.cached is None
+            with valkey.client() as client:
+                assert held(client) == 0
+
+
+async def test_a_cache_that_is_away_is_a_miss(valkey: StoreServer, tmp_path: Path) -> None:
+    decided = decision([FIVE], temperature=0)
+    async with worker(valkey.url, tmp_path, cache_url="unix:///nowhere") as at:
+        told = exchange(decided)
+        async with at.admissions.admit(decided, told) as admission:
+            served(told, Usage(1, 1))
+            await admission.settle(StoredAnswer(False, "application/json", b"{}", 0))  # noqa: FBT003
+    assert (told.cache, told.cache_reason, told.is_stored) == (CacheResult.MISS, "unavailable", False)
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("limits", "fields", "code", "retry_after"),
+    [
+        pytest.param(
+            [{**FIVE, "limit": 1, "per": "50s"}], {}, "rate_limit_exceeded", 50, id="a bucket: when it has refilled"
+        ),
+        pytest.param([{**HUNDRED, "limit": 9}], {}, "rate_limit_exceeded", None, id="more than the limit: never"),
+        pytest.param([{**FIVE, "limit": 0}], {}, "rate_limit_exceeded", None, id="a limit of nothing: never"),
+        pytest.param([{**HUNDRED, "limit": 9, "per": "month"}], {}, "insufficient_quota", None, id="a monthly budget"),
+        pytest.param([HUNDRED], {"n": 128, "max_tokens": 10**18}, "rate_limit_exceeded", None, id="an absurd ask"),
+    ],
+)
+async def test_what_a_refusal_says(
+    valkey: StoreServer, tmp_path: Path, limits: list[Any], fields: dict[str, Any], code: str, retry_after: int | None
+) -> None:
+    async with worker(valkey.url, tmp_path) as at:
+        if limits[0]["of"] == "requests" and limits[0]["limit"]:
+            assert await go(at, decision(limits)) == "passed"
+        refused = await refusal(at, decision(limits, **fields))
+        assert (refused.code, refused.retry_after_seconds) == (code, retry_after)
+        assert {"RateLimit", "RateLimit-Policy"} <= {name for name, _ in refused.headers}
+        assert sum(cell.value for cell in at.metrics.limit_refusals_total._cells.values()) == 1  # noqa: SLF001
+
+
+# Leaving
+
+
+async def test_an_admission_cancelled_at_any_moment_leaves_no_hold(valkey: StoreServer, tmp_path: Path) -> None:
+    decided = decision([HUNDRED, EIGHT], max_tokens=1)
+
+    async def enter() -> None:
+        async with at.admissions.admit(decided, exchange(decided)):
+            await asyncio.sleep(10)
+
+    async with worker(valkey.url, tmp_path) as at:
+        for turns in range(30):
+            task = asyncio.create_task(enter())
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+    with valkey.client() as client:
+        assert (held(client), spent(client, "tokens")) == (0, 0)
+        assert client.exists(KEYS.leases) == 0
+
+
+async def test_a_settlement_survives_being_cancelled_twice(valkey: StoreServer, tmp_path: Path) -> None:
+    decided = decision([HUNDRED, EIGHT])
+    entered = asyncio.Event()
+
+    async def use() -> None:
+        told = exchange(decided)
+        async with at.admissions.admit(decided, told):
+            served(told, Usage(5, 5), outcome=Outcome.CLIENT_LEFT)
+            entered.set()
+            await asyncio.sleep(10)
+
+    async with worker(valkey.url, tmp_path) as at:
+        task = asyncio.create_task(use())
+        await entered.wait()
+        task.cancel()
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert task.cancelled()
+    with valkey.client() as client:
+        assert (held(client), spent(client, "tokens"), len(records(client))) == (0, 10, 1)
+
+
+async def test_settling_again_books_nothing_more(valkey: StoreServer, tmp_path: Path) -> None:
+    decided = decision(ALL)
+    async with worker(valkey.url, tmp_path) as at:
+        told = exchange(decided)
+        async with at.admissions.admit(decided, told) as admission:
+            served(told, Usage(5, 5))
+            await asyncio.gather(admission.settle(), admission.settle())
+            await admission.settle()
+        at.admissions.record(told)
+    with valkey.client() as client:
+        assert (held(client), spent(client, "tokens"), len(records(client))) == (0, 10, 1)
+
+
+async def test_who_was_not_admitted_leaves_a_record_too(valkey: StoreServer, tmp_path: Path) -> None:
+    decided = decision([{**FIVE, "limit": 0}])
+    async with worker(valkey.url, tmp_path) as at:
+        told = exchange(decided)
+        with pytest.raises(LimitExceeded):
+            await at.admissions.admit(decided, told).__aenter__()
+        told.outcome, told.status = Outcome.REJECTED, 429
+        at.admissions.record(told)
+    with valkey.client() as client:
+        assert [json.loads(record)["status"] for record in records(client)] == [429]
+
+
+# The store away
+
+
+@pytest.mark.parametrize(
+    ("on_store_failure", "ends"),
+    [
+        pytest.param("allow", ["passed"] * 4, id="allow lets all through"),
+        pytest.param(
+            "local", ["passed", "passed", "refused", "refused"], id="local counts half of five for two workers"
+        ),
+    ],
+)
+async def test_limits_while_the_store_is_away(tmp_path: Path, on_store_failure: str, ends: list[str]) -> None:
+    decided = decision([{**FIVE, "on_store_failure": on_store_failure}])
+    async with worker("unix:///nowhere", tmp_path, workers=2) as at:
+        assert [await go(at, decided) for _ in range(4)] == ends
+        assert len(at.spool) == ends.count("passed")
+
+
+async def test_a_limit_that_says_deny_is_a_503_that_says_when_to_retry(tmp_path: Path) -> None:
+    decided = decision([FIVE, {**HUNDRED, "on_store_failure": "deny"}])
+    async with worker("unix:///nowhere", tmp_path) as at:
+        with pytest.raises(StoreUnavailable) as caught:
+            async with at.admissions.admit(decided, exchange(decided)):
+                pytest.fail("it was admitted")
+    assert caught.value.retry_after_seconds == 1
+    assert "tokens-per-minute-by-user" in caught.value.message
+
+
+async def test_what_was_used_while_the_store_was_away_is_booked_when_it_is_back(
+    own_valkey: StoreServer, tmp_path: Path
+) -> None:
+    decided = decision([HUNDRED, EIGHT])
+    async with worker(own_valkey.url, tmp_path) as at:
+        own_valkey.kill()
+        assert await go(at, decided, Usage(5, 35)) == "passed"
+        own_valkey.start()
+        await eventually(lambda: at.state.is_available)
+        await eventually(lambda: len(at.spool) == 0)
+    with own_valkey.client() as client:
+        assert (held(client), len(records(client))) == (0, 1)
+        assert 20 < spent(client, "tokens") <= 40  # it has been refilling since
+
+
+async def test_a_settlement_into_a_frozen_store_is_bounded_and_booked_once(
+    own_valkey: StoreServer, tmp_path: Path
+) -> None:
+    decided = decision([HUNDRED, EIGHT])
+    async with worker(own_valkey.url, tmp_path) as at:
+        told = exchange(decided)
+        async with at.admissions.admit(decided, told) as admission:
+            own_valkey.freeze()
+            served(told, Usage(5, 45))
+            async with asyncio.timeout(2):
+                await admission.settle()
+        assert len(at.spool) == 1
+        own_valkey.thaw()
+        await eventually(lambda: at.state.is_available)
+        await eventually(lambda: len(at.spool) == 0)
+    with own_valkey.client() as client:
+        assert (held(client), len(records(client))) == (0, 1)
+        assert 30 < spent(client, "tokens") <= 50
+
+
+async def test_an_admission_that_a_frozen_store_executes_later_takes_nothing(
+    own_valkey: StoreServer, tmp_path: Path
+) -> None:
+    deny = {**HUNDRED, "on_store_failure": "deny"}
+    async with worker(own_valkey.url, tmp_path) as at:
+        assert await go(at, decision([EIGHT])) == "passed"
+        own_valkey.freeze()
+        with pytest.raises(StoreUnavailable):
+            await go(at, decision([deny, EIGHT, FIVE]))
+        own_valkey.thaw()
+        await eventually(lambda: at.state.is_available)
+        await eventually(lambda: len(at.spool) == 0)
+    with own_valkey.client() as client:
+        assert (held(client), spent(client, "tokens"), spent(client, "requests")) == (0, 0, 0)
+        assert client.exists(KEYS.leases) == 0
+
+
+async def test_a_store_that_lost_everything_is_settled_into_without_harm(valkey: StoreServer, tmp_path: Path) -> None:
+    decided = decision(ALL)
+    async with worker(valkey.url, tmp_path) as at:
+        told = exchange(decided)
+        async with at.admissions.admit(decided, told) as admission:
+            valkey.flush()
+            served(told, Usage(5, 5))
+            await admission.settle()
+            left = dict(admission.limit_headers())["x-ratelimit-remaining-tokens"]
+    assert left == "90"
+
+
+# Owners that die
+
+
+async def test_a_hold_whose_owner_died_is_booked_at_its_worst_case_and_the_truth_replaces_it(
+    valkey: StoreServer, tmp_path: Path
+) -> None:
+    decided = decision([HUNDRED, EIGHT], max_tokens=20)  # 46 at worst
+    async with worker(valkey.url, tmp_path / "a", lease_seconds=0.3) as dying:
+        told = exchange(decided)
+        admission = dying.admissions.admit(decided, told)
+        await admission.__aenter__()
+        dying.admissions._upkeep._tasks[0].cancel()  # noqa: SLF001  it renews no more, as if it were dead
+        async with worker(valkey.url, tmp_path / "b", lease_seconds=0.3) as other:
+            await eventually(lambda: other.metrics.reservations_expired_total.value == 1)
+        with valkey.client() as client:
+            assert (held(client), spent(client, "tokens")) == (0, 46)
+            assert json.loads(records(client)[0])["outcome"] == "orphaned"
+            served(told, Usage(5, 5))
+            await admission.settle()
+            assert 10 <= spent(client, "tokens") <= 12
+            assert [json.loads(record)["known"] for record in records(client)] == ["worst_case", "reported"]
+
+
+async def test_a_living_request_outlives_its_first_lease(valkey: StoreServer, tmp_path: Path) -> None:
+    async with worker(valkey.url, tmp_path / "a", lease_seconds=0.3) as one:
+        async with worker(valkey.url, tmp_path / "b", lease_seconds=0.3) as other:
+            assert await go(one, decision([HUNDRED, EIGHT]), pause_seconds=1.0) == "passed"
+            assert other.metrics.reservations_expired_total.value == 0
+            assert one.metrics.reservations_outstanding.value == 0

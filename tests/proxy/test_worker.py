@@ -1,0 +1,140 @@
+"""One worker process as the supervisor starts it, the test speaking the supervisor's part."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import signal
+import socket
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+
+from proxy.channel import Begin, Channel, Count, Counted, Drain, Message, Ready
+from proxy.config import Address, Configuration
+from proxy.listening import listening
+from proxy.workers import WORKER_COMMAND
+
+if TYPE_CHECKING:
+    from asyncio.subprocess import Process
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+PATIENCE_SECONDS = 20
+NOWHERE = "redis://127.0.0.1:9/0"
+
+
+@dataclass
+class Started:
+    """A worker under way, and the supervisor's end of its channel."""
+
+    process: Process
+    channel: Channel
+    sock: socket.socket
+
+    async def hear(self, kind: type[Message]) -> Message:
+        """Return the next message of a kind, passing over others."""
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while not isinstance(message := await self.channel.receive(), kind):
+                assert message is not None
+        return message
+
+    async def end(self) -> tuple[int, str]:
+        """Wait until the process has ended; return its status and what it logged."""
+        _, log = await asyncio.wait_for(self.process.communicate(), PATIENCE_SECONDS)
+        assert self.process.returncode is not None
+        return self.process.returncode, log.decode()
+
+
+@pytest.fixture
+async def worker() -> AsyncIterator[Started]:
+    ours, theirs = socket.socketpair()
+    with listening(Address("127.0.0.1", 0), setting="listen", count=1) as [sock], theirs:
+        descriptors = theirs.fileno(), sock.fileno()
+        process = await asyncio.create_subprocess_exec(
+            *WORKER_COMMAND, *map(str, descriptors), pass_fds=descriptors, stderr=asyncio.subprocess.PIPE
+        )
+        theirs.close()
+        channel = await Channel.over(ours)
+        yield Started(process, channel, sock)
+        await channel.close()
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.communicate()
+
+
+async def begin(worker: Started, folder: Path) -> None:
+    configuration = Configuration(data_dir=folder).resolved_json().encode()
+    await worker.channel.send(Begin(3, configuration, NOWHERE, NOWHERE))
+    await worker.hear(Ready)
+
+
+async def request(worker: Started) -> bytes:
+    """Ask for a path that does not exist; returns the answer's first line."""
+    reader, writer = await asyncio.open_connection(*worker.sock.getsockname())
+    writer.write(b"GET /nothing HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    try:
+        return (await asyncio.wait_for(reader.read(), PATIENCE_SECONDS)).splitlines()[0]
+    finally:
+        writer.close()
+
+
+async def test_a_worker_serves_its_socket_and_tells_what_it_counted(worker: Started, tmp_path: Path) -> None:
+    await begin(worker, tmp_path)
+    assert await request(worker) == b"HTTP/1.1 404 Not Found"
+    await worker.channel.send(Count(7))
+    while (counted := await worker.hear(Counted)) and isinstance(counted, Counted) and counted.turn != 7:
+        pass  # told unasked, as it does every second
+    assert isinstance(counted, Counted)
+    assert [data for _, data in counted.snapshot["requests_total"]] == [1.0]
+    await worker.channel.send(Drain())
+    assert (await worker.end())[0] == 0
+
+
+async def test_a_drained_worker_ends_with_its_last_count(worker: Started, tmp_path: Path) -> None:
+    await begin(worker, tmp_path)
+    await request(worker)
+    await worker.channel.send(Drain())
+    told = [message async for message in until_end(worker.channel)]
+    assert isinstance(told[-1], Counted)
+    assert told[-1].snapshot["requests_total"][0][1] == 1
+    assert (await worker.end())[0] == 0
+
+
+async def until_end(channel: Channel) -> AsyncIterator[Message]:
+    while (message := await channel.receive()) is not None:
+        yield message
+
+
+async def test_sigterm_drains(worker: Started, tmp_path: Path) -> None:
+    await begin(worker, tmp_path)
+    worker.process.send_signal(signal.SIGTERM)
+    assert (await worker.end())[0] == 0
+
+
+async def test_the_terminals_interrupt_is_not_for_workers(worker: Started, tmp_path: Path) -> None:
+    await begin(worker, tmp_path)
+    worker.process.send_signal(signal.SIGINT)
+    assert await request(worker) == b"HTTP/1.1 404 Not Found"
+
+
+async def test_without_its_supervisor_a_worker_ends(worker: Started, tmp_path: Path) -> None:
+    await begin(worker, tmp_path)
+    await worker.channel.close()
+    _, log = await worker.end()
+    assert "the supervisor is gone" in log
+
+
+async def test_a_worker_whose_supervisor_dies_before_it_began_ends_quietly(worker: Started) -> None:
+    await worker.channel.close()
+    assert await worker.end() == (0, "")
+
+
+async def test_a_worker_that_cannot_begin_says_why_in_one_line(worker: Started) -> None:
+    await worker.channel.send(Begin(3, b'{"workers": "many"}', NOWHERE, NOWHERE))
+    status, log = await worker.end()
+    assert status == 1
+    [line] = log.splitlines()
+    assert "workers" in json.loads(line)["exception"]
