@@ -54,7 +54,7 @@ class Gateway:
             request_id=f"req_{uuid4().hex}",
             started_at=time.time(),
             started=time.monotonic(),
-            configuration_version=self.snapshot.configuration.version,
+            configuration_version=self.snapshot.version,
         )
         try:
             await self._framed(request, writer, exchange)
@@ -113,6 +113,7 @@ async def open_gateway(
         await admissions.start()
         snapshot = Snapshot(
             configuration=configuration,
+            version=configuration.version,
             rulebook=configuration.rulebook(),
             principals=configuration.principals(),
             dispatcher=Dispatcher(client, configuration.upstreams, metrics=metrics),

@@ -34,9 +34,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One configuration, prepared: an exchange keeps the snapshot it began with."""
+    """One configuration, prepared: an exchange keeps the snapshot it began with; `version` is the configuration's."""
 
     configuration: Configuration
+    version: str
     rulebook: Rulebook
     principals: Mapping[str, Principal]
     dispatcher: Dispatcher

@@ -102,7 +102,7 @@ class _Connector(aiohttp.TCPConnector):
 
     def __init__(self, connections: int) -> None:
         super().__init__(limit=connections, keepalive_timeout=_IDLE_SECONDS)
-        self._factory = partial(_Protocol, loop=self._loop)
+        self._factory: partial[ResponseHandler] = partial(_Protocol, loop=self._loop)
 
     async def connect(
         self,

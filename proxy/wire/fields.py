@@ -43,6 +43,8 @@ def _decimal(value: float) -> str:
 
 def quoted(text: str) -> str:
     """Write text as a quoted string: printable ASCII, quotes and backslashes escaped."""
+    if text.isascii() and text.isprintable() and '"' not in text and "\\" not in text:
+        return f'"{text}"'
     plain = "".join(c if " " <= c <= "~" else "?" for c in text)
     return '"' + plain.replace("\\", "\\\\").replace('"', '\\"') + '"'
 

@@ -34,7 +34,7 @@ def test_windows_are_read(per: str | None, window: Window) -> None:
     assert windows.parse_window(per) == window
 
 
-@pytest.mark.parametrize("per", ["", "0s", "-1s", "90", "s", "minutes", "Minute", "1.5h", "99999d", "１s", "1s\n"])
+@pytest.mark.parametrize("per", ["", "0s", "-1s", "90", "s", "minutes", "Minute", "1.5h", "99999d", "\uff11s", "1s\n"])
 def test_what_is_no_window_is_refused_with_what_can_be_written(per: str) -> None:
     with pytest.raises(ValueError, match="is no window: write second, minute"):
         windows.parse_window(per)

@@ -20,7 +20,6 @@ from policies.principals import Principal
 from policies.requests.asked import Dialect, Endpoint
 from policies.requests.dialects import read_request
 from policies.rulebook import Rulebook
-from policies.usage import Usage
 from proxy.admission import Admissions
 from proxy.exchange import Exchange, Outcome
 from proxy.metrics import Metrics
@@ -33,6 +32,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import redis
+
+    from policies.usage import Usage
 
 ORGANIZATION = "org_acme"
 KEYS = Keys(ORGANIZATION)

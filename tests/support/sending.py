@@ -132,7 +132,7 @@ class Settlement:
         self.status = self.exchange.status
 
 
-def make_decision(  # noqa: PLR0913  what a decision depends on
+def make_decision(
     fields: Mapping[str, Any] | None = None,
     *,
     model: str = "m",

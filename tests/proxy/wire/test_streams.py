@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 
@@ -19,8 +18,8 @@ from proxy.wire.streams import (
 USAGE = {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}
 
 
-def event(obj: object, **dumps: Any) -> bytes:
-    return b"data: " + json.dumps(obj, **dumps).encode() + b"\n\n"
+def event(obj: object, *, ensure_ascii: bool = True, separators: tuple[str, str] | None = None) -> bytes:
+    return b"data: " + json.dumps(obj, ensure_ascii=ensure_ascii, separators=separators).encode() + b"\n\n"
 
 
 def text(piece: str, *, index: int = 0, finish: str | None = None, **more: object) -> dict[str, object]:

@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from policies.limits import BoundLimit, NamedLimit
+from policies.policy import Limit
+from policies.room import Room, refuse
+from policies.windows import Level, Span
+
+NOW = 1_800_000_000_000
+
+
+def room(level: Level, *, ask: int = 1, span: Span | None = None, **settings: Any) -> Room:  # noqa: ANN401
+    limit = Limit(**{"of": "requests", "limit": 5, "per": "minute", "by": ["user"], **settings})
+    named = NamedLimit("p", limit)
+    bound = BoundLimit("name", "p", limit, ("alice",), ask, named.name, named)
+    return Room(bound, Level(level.spent, level.carry, level.held, NOW), named.tank, span)
+
+
+MONTH = Span(NOW - 1_000_000, NOW + 500_000)
+
+
+@pytest.mark.parametrize(
+    ("at", "wait"),
+    [
+        pytest.param(room(Level(spent=4)), 0, id="it fits now"),
+        pytest.param(room(Level(spent=5)), 12_000, id="a bucket: when enough has refilled"),
+        pytest.param(room(Level(spent=5, carry=11_000)), 1_000, id="from where it stands"),
+        pytest.param(room(Level(held=5)), 5_000, id="only holds are in the way: soon"),
+        pytest.param(room(Level(held=5), per="second"), 200, id="or when they would have refilled, if sooner"),
+        pytest.param(room(Level(spent=5), span=MONTH, per="month"), 500_000, id="a calendar window: its end"),
+        pytest.param(room(Level(held=5), span=MONTH, per="month"), 5_000, id="unless only holds are in the way"),
+        pytest.param(room(Level(held=5), of="concurrency", per=None), 1_000, id="concurrency: soon"),
+        pytest.param(room(Level(), ask=6), None, id="more than the limit: never"),
+    ],
+)
+def test_when_a_request_fits(at: Room, wait: int | None) -> None:
+    assert at.wait_milliseconds == wait
+
+
+@pytest.mark.parametrize(
+    ("at", "left", "more", "reset"),
+    [
+        pytest.param(room(Level()), 5, 0, 0, id="an unused bucket"),
+        pytest.param(room(Level(spent=2, carry=3_000)), 3, 9_000, 21_000, id="a used one"),
+        pytest.param(room(Level(spent=2, held=9)), 0, 12_000, 24_000, id="one that is held too"),
+        pytest.param(room(Level(spent=2), span=MONTH, per="month"), 3, 500_000, 500_000, id="a calendar window"),
+        pytest.param(room(Level(held=2), of="concurrency", per=None), 3, 0, 0, id="concurrency has no reset"),
+    ],
+)
+def test_what_is_left_and_until_when(at: Room, left: int, more: int, reset: int) -> None:
+    assert (at.left, at.more_milliseconds, at.reset_milliseconds) == (left, more, reset)
+
+
+def test_a_refusal_says_which_limit_whose_how_much_and_when() -> None:
+    refusal = refuse([room(Level(spent=5))])
+    assert (refusal.code, refusal.retry_after_seconds) == ("rate_limit_exceeded", 12)
+    assert refusal.message == (
+        "Limit 'name' of policy 'p' (5 requests per minute for user alice) has no room for this request: "
+        "it asks for 1, 0 left; it fits in 12 s."
+    )
+
+
+@pytest.mark.parametrize(
+    ("blocking", "seconds"),
+    [
+        pytest.param([room(Level(spent=5)), room(Level(spent=5), per="hour")], 720, id="the longest wait counts"),
+        pytest.param([room(Level(spent=5)), room(Level(), ask=6)], None, id="never is longer than any"),
+        pytest.param([room(Level(spent=5), per="250ms")], 1, id="at least a second"),
+        pytest.param([room(Level(spent=5, carry=1))], 12, id="rounded up"),
+    ],
+)
+def test_when_to_try_again(blocking: list[Room], seconds: int | None) -> None:
+    assert refuse(blocking).retry_after_seconds == seconds
+
+
+def test_what_can_never_fit_is_said_to_be_so() -> None:
+    assert "it can never fit" in refuse([room(Level(), ask=6)]).message
+
+
+def test_a_monthly_limit_is_a_quota() -> None:
+    assert refuse([room(Level(spent=5), span=MONTH, per="month")]).code == "insufficient_quota"
+
+
+@pytest.mark.parametrize(
+    ("at", "seconds"),
+    [
+        pytest.param(room(Level()), 60, id="a bucket's window"),
+        pytest.param(room(Level(), per="100ms"), 1, id="is at least a second"),
+        pytest.param(room(Level(), span=Span(0, 82_800_000), per="day"), 82_800, id="a day in spring may be shorter"),
+        pytest.param(room(Level(), of="concurrency", per=None), None, id="concurrency has none"),
+    ],
+)
+def test_window_lengths(at: Room, seconds: int | None) -> None:
+    assert at.window_seconds == seconds

@@ -1,0 +1,211 @@
+from __future__ import annotations
+
+import asyncio
+import socket
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from fake_upstream import body_reply, chunk, head, json_reply, sse_head
+from sending import BOUNDS, fake_upstream, up
+
+from proxy.errors import UpstreamBroken, UpstreamTooSlow
+from proxy.upstreams.client import AttemptFailed, ClientBounds, Failure, UpstreamClient
+
+if TYPE_CHECKING:
+    from fake_upstream import FakeUpstream
+
+__all__ = ["fake_upstream", "up"]
+
+QUICK = ClientBounds(connect_seconds=0.3, first_byte_seconds=0.3, silence_seconds=0.3)
+
+
+async def post(client: UpstreamClient, up: FakeUpstream, body: bytes = b"{}") -> bytes:
+    answer = await client.post(up.url + "/v1/completions", [("X-One", "1")], body)
+    try:
+        read, is_all = await answer.read_whole(1_000_000)
+    finally:
+        answer.close()
+    assert is_all
+    assert answer.is_whole
+    return read
+
+
+async def test_connections_are_kept_and_no_cookie_is(up: FakeUpstream) -> None:
+    up.default = lambda _: json_reply({}, headers=[("Set-Cookie", "who=alice; Path=/")])
+    async with UpstreamClient(BOUNDS) as client:
+        for _ in range(3):
+            await post(client, up)
+    assert {request.conn_id for request in up.log} == {up.log[0].conn_id}
+    assert not any(request.header("Cookie") for request in up.log)
+    assert up.log[0].header("X-One") == "1"
+
+
+async def test_a_stale_connection_is_replaced_once_and_unseen(up: FakeUpstream) -> None:
+    up.default = lambda _: json_reply({"ok": 1})
+    async with UpstreamClient(BOUNDS) as client:
+        await asyncio.gather(*(post(client, up) for _ in range(3)))
+        up.kill_reused = True
+        assert await post(client, up) == b'{"ok": 1}'
+    dropped = [request for request in up.log if request.dropped]
+    assert len(dropped) == 1
+
+
+async def test_a_fresh_connection_that_breaks_is_not_tried_again(up: FakeUpstream) -> None:
+    up.default = lambda _: [("rst",)]
+    async with UpstreamClient(BOUNDS) as client:
+        with pytest.raises(AttemptFailed) as raised:
+            await post(client, up)
+    assert raised.value.failure is Failure.NO_ANSWER
+    assert len(up.log) == 1
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        pytest.param([("close",)], id="closed without a byte"),
+        pytest.param([("send", b"HTTP/1.1 2"), ("close",)], id="closed within the head"),
+        pytest.param([("send", b"nonsense\r\n\r\n")], id="no HTTP at all"),
+        pytest.param([("send", head(200, [("X-Big", "x" * 100_000)]))], id="a head without bounds"),
+    ],
+)
+async def test_no_answer(up: FakeUpstream, reply: list[Any]) -> None:
+    up.script(reply)
+    async with UpstreamClient(BOUNDS) as client:
+        with pytest.raises(AttemptFailed) as raised:
+            await post(client, up)
+    assert raised.value.failure is Failure.NO_ANSWER
+
+
+async def test_nobody_listens() -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as server:
+        port = server.getsockname()[1]
+    async with UpstreamClient(BOUNDS) as client:
+        with pytest.raises(AttemptFailed) as raised:
+            await client.post(f"http://127.0.0.1:{port}/v1/completions", [], b"{}")
+    assert raised.value.failure is Failure.UNREACHABLE
+
+
+async def test_a_connection_that_is_not_taken_up_times_out() -> None:
+    with closing(socket.create_server(("127.0.0.1", 0), backlog=0)) as server:
+        address = server.getsockname()
+        waiting = [socket.socket() for _ in range(3)]
+        try:
+            for each in waiting:
+                each.setblocking(False)  # noqa: FBT003  the socket's own signature
+                each.connect_ex(address)
+            async with UpstreamClient(QUICK) as client:
+                with pytest.raises(AttemptFailed) as raised:
+                    await client.post(f"http://127.0.0.1:{address[1]}/v1/completions", [], b"{}")
+        finally:
+            for each in waiting:
+                each.close()
+    assert raised.value.failure is Failure.CONNECT_TIMEOUT
+
+
+async def test_a_first_byte_that_does_not_come_times_out(up: FakeUpstream) -> None:
+    up.script([("hold", 5)])
+    async with UpstreamClient(QUICK) as client:
+        with pytest.raises(AttemptFailed) as raised:
+            await post(client, up)
+    assert raised.value.failure is Failure.TIMEOUT
+
+
+@pytest.mark.parametrize(
+    ("ops", "error"),
+    [
+        pytest.param([("hold", 5)], UpstreamTooSlow, id="silence"),
+        pytest.param([("rst",)], UpstreamBroken, id="a reset"),
+        pytest.param([("close",)], UpstreamBroken, id="the last chunk missing"),
+        pytest.param([("send", b"zz\r\n"), ("hold", 5)], UpstreamBroken, id="a broken chunk"),
+    ],
+)
+async def test_what_came_before_a_break_is_handed_out(up: FakeUpstream, ops: list[Any], error: type[Exception]) -> None:
+    up.script([("send", sse_head() + chunk(b"one") + chunk(b"two")), *ops])
+    seen = b""
+    async with UpstreamClient(QUICK) as client:
+        answer = await client.post(up.url + "/v1/completions", [], b"{}")
+        try:
+            async for piece in answer.chunks():
+                seen += piece
+        except error as raised:
+            assert answer.failure is raised  # noqa: PT017  what came before it matters as much
+        answer.close()
+    assert seen == b"onetwo"
+    assert isinstance(answer.failure, error)
+    assert not answer.is_whole
+
+
+async def test_what_was_read_too_late_to_see_the_break_is_handed_out(up: FakeUpstream) -> None:
+    up.script([("send", sse_head() + chunk(b"one")), ("rst",)])
+    async with UpstreamClient(BOUNDS) as client:
+        answer = await client.post(up.url + "/v1/completions", [], b"{}")
+        protocol = answer._response.connection.protocol  # noqa: SLF001  to wait for the break without reading
+        await asyncio.wait([protocol.closed])
+        seen = b""
+        try:
+            async for piece in answer.chunks():
+                seen += piece
+        except UpstreamBroken:
+            answer.close()
+    assert seen == b"one"
+    assert isinstance(answer.failure, UpstreamBroken)
+
+
+async def test_a_peek_takes_nothing_away(up: FakeUpstream) -> None:
+    up.script(body_reply(b"x" * 200_000))
+    async with UpstreamClient(BOUNDS) as client:
+        answer = await client.post(up.url + "/v1/completions", [], b"{}")
+        peeked = await answer.peek(10)
+        assert set(peeked) == {ord("x")}
+        assert len(await answer.peek(150_000)) >= 150_000
+        body, is_all = await answer.read_whole(1_000_000)
+        answer.close()
+    assert (len(body), is_all) == (200_000, True)
+
+
+async def test_a_body_above_the_bound_is_read_no_further(up: FakeUpstream) -> None:
+    up.script(body_reply(b"x" * 1_000_000))
+    async with UpstreamClient(BOUNDS) as client:
+        answer = await client.post(up.url + "/v1/completions", [], b"{}")
+        body, is_all = await answer.read_whole(10_000)
+        rest = b"".join([piece async for piece in answer.chunks()])
+        answer.close()
+    assert not is_all
+    assert 10_000 < len(body) < 500_000
+    assert len(body) + len(rest) == 1_000_000
+
+
+async def test_an_unknown_coding_is_broken(up: FakeUpstream) -> None:
+    up.script(body_reply(b"{}", headers=[("Content-Encoding", "snappy")]))
+    async with UpstreamClient(BOUNDS) as client:
+        with pytest.raises(UpstreamBroken, match="snappy"):
+            await post(client, up)
+
+
+async def test_large_bodies_are_sent_whole(up: FakeUpstream) -> None:
+    up.default = lambda _: json_reply({})
+    body = b'{"prompt": "' + b"word " * 500_000 + b'"}'
+    async with UpstreamClient(BOUNDS) as client:
+        await post(client, up, body)
+    assert up.log[0].body == body
+    assert up.log[0].header("Content-Length") == str(len(body))
+
+
+async def test_an_address_is_used_as_it_stands(up: FakeUpstream) -> None:
+    up.default = lambda _: json_reply({})
+    async with UpstreamClient(BOUNDS) as client:
+        answer = await client.post(up.url + "/openai/deployments/org%2Fmodel/completions?api-version=a%2Bb", [], b"{}")
+        answer.close()
+    assert up.log[0].target == "/openai/deployments/org%2Fmodel/completions?api-version=a%2Bb"
+
+
+async def test_the_end_is_told_once(up: FakeUpstream) -> None:
+    up.script(json_reply({}))
+    told: list[int] = []
+    async with UpstreamClient(BOUNDS) as client:
+        answer = await client.post(up.url + "/v1/completions", [], b"{}")
+        answer.when_closed = lambda: told.append(1)
+        answer.close()
+        answer.close()
+    assert told == [1]

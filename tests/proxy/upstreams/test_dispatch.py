@@ -1,0 +1,350 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from fake_upstream import DONE, UPSTREAM_KEY, FakeUpstream, body_reply, ev, head, json_reply, sse_reply, tchunk
+from sending import (
+    PlainRequest,
+    dispatching,
+    fake_upstream,
+    make_decision,
+    make_exchange,
+    make_upstream,
+    series,
+    up,
+)
+
+from policies.catalog import Deployment
+from policies.requests.asked import Dialect, Endpoint
+from proxy.errors import NoUpstreamLeft, UpstreamBroken, UpstreamError, UpstreamTooSlow, UpstreamUnusable
+from proxy.upstreams.client import ClientBounds
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from policies.decision import Decision
+    from proxy.config import Upstream
+    from proxy.exchange import Exchange
+    from proxy.metrics import Metrics
+
+__all__ = ["fake_upstream", "up"]
+
+OK = json_reply({"ok": 1})
+REFUSED = json_reply({"error": {"message": "no"}}, 503)
+BUSY = json_reply({"error": {"message": "busy"}}, 429, headers=[("Retry-After", "7")])
+STREAM: dict[str, Any] = {"prompt": "x", "stream": True}
+TWO = (Deployment(upstream="one"), Deployment(upstream="two"))
+QUICK = ClientBounds(connect_seconds=0.5, first_byte_seconds=0.5, silence_seconds=0.5)
+
+
+def nobody() -> str:
+    with closing(socket.create_server(("127.0.0.1", 0))) as server:
+        return f"http://127.0.0.1:{server.getsockname()[1]}/v1"
+
+
+async def send(
+    upstreams: Mapping[str, Upstream],
+    decision: Decision,
+    **fields: Any,  # noqa: ANN401  any header field
+) -> tuple[int, bytes, Exchange, Metrics]:
+    exchange = make_exchange(decision)
+    async with dispatching(upstreams, bounds=QUICK) as (dispatcher, metrics):
+        answer = await dispatcher.send(decision, exchange, PlainRequest(fields))
+        body, _ = await answer.read_whole(1_000_000)
+        answer.close()
+    return answer.status, body, exchange, metrics
+
+
+# Addresses and bodies ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "fields"),
+    [
+        (Endpoint.COMPLETIONS, {"prompt": "x"}),
+        (Endpoint.CHAT, {"messages": [{"role": "user", "content": "x"}]}),
+        (Endpoint.EMBEDDINGS, {"input": "x"}),
+    ],
+)
+async def test_an_openai_upstream_is_told_the_model_in_the_body(
+    up: FakeUpstream, endpoint: Endpoint, fields: dict[str, Any]
+) -> None:
+    decision = make_decision({**fields, "x_seed": 2**70, "cache_level": 2}, endpoint=endpoint, model="org/model")
+    await send({"llama": make_upstream(up.url + "/v1")}, decision)
+    assert up.log[0].target == f"/v1/{endpoint.value}"
+    assert up.log[0].json() == {"model": "org/model", **fields, "x_seed": 2**70}
+    assert up.log[0].header("Authorization") == f"Bearer {UPSTREAM_KEY}"
+
+
+async def test_a_deployment_may_have_a_name_of_its_own(up: FakeUpstream) -> None:
+    decision = make_decision(deployments=(Deployment(upstream="llama", name="smol"),))
+    _, _, exchange, _ = await send({"llama": make_upstream(up.url + "/v1")}, decision)
+    assert up.log[0].json()["model"] == "smol"
+    assert (exchange.upstream, exchange.deployment) == ("llama", "smol")
+
+
+@pytest.mark.parametrize(
+    ("configured", "clients", "expected"),
+    [
+        pytest.param("2024-10-21", "2024-06-01", "2024-10-21", id="the configured one"),
+        pytest.param("client", "2024-06-01", "2024-06-01", id="the client's, as configured"),
+        pytest.param(None, "2024-06-01", "2024-06-01", id="the client's, by default"),
+        pytest.param(None, "a&b=c/d", "a%26b%3Dc%2Fd", id="the client's cannot add to the address"),
+    ],
+)
+async def test_an_azure_upstream_is_told_the_model_in_the_path(
+    up: FakeUpstream, configured: str | None, clients: str, expected: str
+) -> None:
+    settings = {} if configured is None else {"api_version": configured}
+    azure = make_upstream(up.url, kind="azure", **settings)
+    decision = make_decision(
+        {"prompt": "x", "cache_level": 2}, model="org/model", dialect=Dialect.AZURE, api_version=clients
+    )
+    await send({"llama": azure}, decision)
+    assert up.log[0].target == f"/openai/deployments/org%2Fmodel/completions?api-version={expected}"
+    assert up.log[0].json() == {"prompt": "x", "cache_level": 2}
+    assert up.log[0].header("api-key") == UPSTREAM_KEY
+    assert up.log[0].header("Authorization") is None
+
+
+async def test_an_azure_upstream_without_any_version_is_unusable(up: FakeUpstream) -> None:
+    with pytest.raises(UpstreamUnusable, match=r"upstreams\.llama\.api_version"):
+        await send({"llama": make_upstream(up.url, kind="azure")}, make_decision())
+    assert not up.log
+
+
+async def test_the_users_key_and_name_stay_here(up: FakeUpstream) -> None:
+    names = ("Authorization", "Cookie", "X-Api-Key", "api-key", "Proxy-Authorization", "OpenAI-Organization")
+    await send({"llama": make_upstream(up.url + "/v1")}, make_decision(), **dict.fromkeys(names, "of-the-user"))
+    assert not [value for _, value in up.log[0].headers if "of-the-user" in value]
+    assert up.log[0].header("X-Client-Request-Id") == "req_1"
+    assert up.log[0].header("Accept-Encoding") == "identity"
+
+
+# Usage on streams ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fields", "settings", "options"),
+    [
+        pytest.param(STREAM, {}, {"include_usage": True}, id="asked for on streams"),
+        pytest.param({"prompt": "x"}, {}, None, id="not where nothing is streamed"),
+        pytest.param(STREAM, {"stream_usage": "off"}, None, id="not where it is off"),
+        pytest.param(
+            {**STREAM, "stream_options": {"x": 1, "include_usage": False}},
+            {},
+            {"x": 1, "include_usage": True},
+            id="other options stay",
+        ),
+        pytest.param(
+            {**STREAM, "stream_options": {"include_usage": True}},
+            {"stream_usage": "off"},
+            {"include_usage": True},
+            id="the client's own wish passes",
+        ),
+    ],
+)
+async def test_usage_is_asked_for(
+    up: FakeUpstream, fields: dict[str, Any], settings: dict[str, Any], options: dict[str, Any] | None
+) -> None:
+    await send({"llama": make_upstream(up.url + "/v1", **settings)}, make_decision(fields))
+    assert up.log[0].json().get("stream_options") == options
+
+
+async def test_an_upstream_that_refuses_the_option_is_asked_without_it_from_then_on(up: FakeUpstream) -> None:
+    def reply(request: Any) -> list[Any]:  # noqa: ANN401  the support file is untyped
+        if "stream_options" in request.json():
+            return json_reply({"error": {"message": "unknown field: stream_options"}}, 400)
+        return sse_reply([ev(tchunk("a", finish="stop")), DONE])
+
+    up.default = reply
+    decision = make_decision(STREAM)
+    async with dispatching({"llama": make_upstream(up.url + "/v1")}) as (dispatcher, _):
+        for _ in range(2):
+            answer = await dispatcher.send(decision, make_exchange(decision), PlainRequest())
+            assert answer.status == 200
+            assert not answer.is_usage_added
+            answer.close()
+    assert ["stream_options" in request.json() for request in up.log] == [True, False, False]
+
+
+async def test_another_400_is_passed_on_whole(up: FakeUpstream) -> None:
+    up.default = lambda _: json_reply({"error": {"message": "bad prompt"}}, 400)
+    status, body, _, _ = await send({"llama": make_upstream(up.url + "/v1")}, make_decision(STREAM))
+    assert (status, json.loads(body)) == (400, {"error": {"message": "bad prompt"}})
+    assert len(up.log) == 1
+
+
+# Attempts ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("replies", "status", "sent"),
+    [
+        pytest.param([OK], 200, 1, id="the first answer is good"),
+        pytest.param([REFUSED, OK], 200, 2, id="a 503, then another attempt"),
+        pytest.param([REFUSED, REFUSED, OK], 200, 3, id="two of them"),
+        pytest.param([REFUSED] * 9, 503, 3, id="three attempts, then the last answer"),
+        pytest.param([BUSY, OK], 429, 1, id="a long Retry-After is the client's business"),
+        pytest.param([json_reply({}, 400), OK], 400, 1, id="a 400 is an answer"),
+        pytest.param([json_reply({}, 404), OK], 404, 1, id="a 404 is an answer"),
+        pytest.param([json_reply({}, 500, headers=[("x-should-retry", "false")]), OK], 500, 1, id="told not to repeat"),
+        pytest.param([json_reply({}, 408, headers=[("retry-after-ms", "5")]), OK], 200, 2, id="a short wait"),
+    ],
+)
+async def test_attempts_at_one_deployment(up: FakeUpstream, replies: list[Any], status: int, sent: int) -> None:
+    up.script(*replies)
+    got, _, exchange, metrics = await send({"llama": make_upstream(up.url + "/v1")}, make_decision())
+    assert got == status
+    assert len(up.log) == exchange.attempts == sent
+    assert exchange.upstream_status == status
+    assert sum(series(metrics, "upstream_retries_total").values()) == sent - 1
+
+
+@pytest.mark.parametrize(
+    ("first", "status", "upstream"),
+    [
+        pytest.param(REFUSED, 200, "two", id="from a 503"),
+        pytest.param(BUSY, 200, "two", id="from a 429 that asks for a long wait"),
+        pytest.param(json_reply({}, 400), 400, "one", id="not from a 400"),
+    ],
+)
+async def test_fail_over_to_the_next_deployment(up: FakeUpstream, first: list[Any], status: int, upstream: str) -> None:
+    up.script(first, OK)
+    upstreams = {name: make_upstream(f"{up.url}/{name}") for name in ("one", "two")}
+    got, _, exchange, _ = await send(upstreams, make_decision(deployments=TWO))
+    assert (got, exchange.upstream) == (status, upstream)
+    assert [request.target for request in up.log][-1] == f"/{upstream}/completions"
+
+
+async def test_fail_over_from_one_that_is_away(up: FakeUpstream) -> None:
+    upstreams = {"one": make_upstream(nobody()), "two": make_upstream(up.url + "/v1")}
+    status, _, exchange, metrics = await send(upstreams, make_decision(deployments=TWO))
+    assert (status, exchange.upstream, exchange.attempts) == (200, "two", 2)
+    assert series(metrics, "upstream_errors_total") == {("one", "connect"): 1.0}
+    assert series(metrics, "upstream_retries_total") == {("two",): 1.0}
+
+
+async def test_an_answer_is_better_than_none(up: FakeUpstream) -> None:
+    up.default = lambda _: BUSY
+    upstreams = {"one": make_upstream(up.url + "/v1"), "two": make_upstream(nobody())}
+    status, body, exchange, _ = await send(upstreams, make_decision(deployments=TWO))
+    assert (status, exchange.upstream, exchange.upstream_status) == (429, "one", 429)
+    assert b"busy" in body
+    assert len(up.log) == 1
+
+
+async def test_repetitions_add_a_bounded_load(up: FakeUpstream) -> None:
+    up.default = lambda _: json_reply({}, 500, headers=[("retry-after-ms", "1")])
+    decision = make_decision()
+    async with dispatching({"llama": make_upstream(up.url + "/v1")}) as (dispatcher, _):
+        for _ in range(60):
+            (await dispatcher.send(decision, make_exchange(decision), PlainRequest())).close()
+    assert 60 < len(up.log) <= 60 + 10 + 6
+
+
+@pytest.mark.parametrize(
+    ("reply", "error", "kind"),
+    [
+        pytest.param([("hold", 3)], UpstreamTooSlow, "timeout", id="no first byte"),
+        pytest.param([("rst",)], UpstreamBroken, "broken", id="a reset without an answer"),
+        pytest.param([("close",)], UpstreamBroken, "broken", id="an end without an answer"),
+    ],
+)
+async def test_what_may_be_billed_is_not_sent_again(
+    up: FakeUpstream, reply: list[Any], error: type[UpstreamError], kind: str
+) -> None:
+    up.default = lambda _: reply
+    decision = make_decision(deployments=TWO)
+    exchange = make_exchange(decision)
+    upstreams = {name: make_upstream(f"{up.url}/{name}") for name in ("one", "two")}
+    async with dispatching(upstreams, bounds=QUICK) as (dispatcher, metrics):
+        with pytest.raises(error):
+            await dispatcher.send(decision, exchange, PlainRequest())
+    assert len(up.log) == 1
+    assert exchange.upstream_status is None
+    assert series(metrics, "upstream_errors_total") == {("one", kind): 1.0}
+
+
+async def test_nobody_is_left() -> None:
+    with pytest.raises(NoUpstreamLeft, match="'m'"):
+        await send({"llama": make_upstream(nobody())}, make_decision())
+
+
+async def test_a_stale_connection_is_nobodys_business(up: FakeUpstream) -> None:
+    decision = make_decision()
+    async with dispatching({"llama": make_upstream(up.url + "/v1")}) as (dispatcher, metrics):
+        for _ in range(2):
+            answer = await dispatcher.send(decision, make_exchange(decision), PlainRequest())
+            await answer.read_whole(100_000)
+            answer.close()
+            up.kill_reused = True
+    assert len(up.served) == 2
+    assert series(metrics, "upstream_errors_total") == {}
+
+
+# Answers that nobody should see --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fields", [STREAM, {"prompt": "x"}], ids=["stream", "whole"])
+@pytest.mark.parametrize(
+    "reply",
+    [
+        pytest.param(json_reply({"error": {"message": "bad key sk-secret"}}, 401), id="401"),
+        pytest.param(json_reply({"error": {"message": "no"}}, 403), id="403"),
+        pytest.param([("send", head(302, [("Location", "/v1/other"), ("Content-Length", 0)]))], id="a redirect"),
+        pytest.param([("send", head(304, []))], id="not modified"),
+        pytest.param(body_reply(b"<html>", ctype="text/html; charset=utf-8"), id="HTML with status 200"),
+        pytest.param(body_reply(b"<html>", 404, ctype="text/html"), id="HTML with status 404"),
+        pytest.param([("send", head(401, [("Content-Length", 99)])), ("hold", 5)], id="401 and no body"),
+    ],
+)
+async def test_answers_that_are_not_the_clients_business(
+    up: FakeUpstream, fields: dict[str, Any], reply: list[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    up.default = lambda _: reply
+    decision = make_decision(fields)
+    exchange = make_exchange(decision)
+    async with dispatching({"llama": make_upstream(up.url + "/v1")}, bounds=QUICK) as (dispatcher, metrics):
+        with pytest.raises(UpstreamUnusable) as raised:
+            await dispatcher.send(decision, exchange, PlainRequest())
+    assert "secret" not in raised.value.message
+    assert "upstream llama answered" in caplog.text
+    assert len(up.log) == 1
+    assert series(metrics, "upstream_errors_total")[("llama", "unusable")] == 1
+    assert metrics.open_streams.value == 0
+
+
+async def test_html_from_a_balancer_is_unusable_after_all_attempts(up: FakeUpstream) -> None:
+    up.default = lambda _: body_reply(b"<html>", 502, ctype="text/html")
+    with pytest.raises(UpstreamUnusable):
+        await send({"llama": make_upstream(up.url + "/v1")}, make_decision())
+    assert len(up.log) == 3
+
+
+async def test_a_cancelled_sending_cancels_the_upstream(up: FakeUpstream) -> None:
+    up.default = lambda _: [("hold", 30)]
+    decision = make_decision()
+    async with dispatching({"llama": make_upstream(up.url + "/v1")}) as (dispatcher, _):
+        task = asyncio.create_task(dispatcher.send(decision, make_exchange(decision), PlainRequest()))
+        assert await asyncio.to_thread(up.wait, lambda: up.log, 3)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert await asyncio.to_thread(up.wait, lambda: up.log[0].aborted_at, 3)
+
+
+async def test_open_streams_are_counted(up: FakeUpstream) -> None:
+    up.script(sse_reply([ev(tchunk("a")), DONE]))
+    decision = make_decision(STREAM)
+    async with dispatching({"llama": make_upstream(up.url + "/v1")}) as (dispatcher, metrics):
+        answer = await dispatcher.send(decision, make_exchange(decision), PlainRequest())
+        assert metrics.open_streams.value == 1
+        answer.close()
+        assert metrics.open_streams.value == 0
+        assert answer.is_usage_added

@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from policies.limits import BoundLimit, NamedLimit
+from policies.policy import Limit
+from policies.room import Room
+from policies.windows import Level, Span
+from proxy.wire.limit_fields import duration, limit_headers
+
+NOW = 1_800_000_000_000
+
+
+def room(name: str, spent: int = 0, held: int = 0, span: Span | None = None, **settings: Any) -> Room:  # noqa: ANN401
+    limit = Limit(**{"of": "requests", "limit": 5, "per": "minute", "by": ["user"], **settings})
+    named = NamedLimit("p", limit)
+    bound = BoundLimit(name, "p", limit, ("alice",), 1, named.name, named)
+    return Room(bound, Level(spent, 0, held, NOW), named.tank, span)
+
+
+ROOMS = [
+    room("rpm", spent=2),
+    room("rph", spent=1, per="hour", limit=100),
+    room("tpd", spent=40, held=9, of="tokens", limit=1_000, per="day", span=Span(NOW - 1_000, NOW + 86_399_000)),
+    room("at once", held=1, of="concurrency", per=None, limit=8),
+]
+
+
+def test_the_tightest_limits_are_told_as_openai_does_and_all_as_the_ietf_does() -> None:
+    assert limit_headers(ROOMS) == [
+        ("x-ratelimit-limit-requests", "5"),
+        ("x-ratelimit-remaining-requests", "3"),
+        ("x-ratelimit-reset-requests", "24s"),
+        ("x-ratelimit-limit-tokens", "1000"),
+        ("x-ratelimit-remaining-tokens", "951"),
+        ("x-ratelimit-reset-tokens", "23h59m59s"),
+        (
+            "RateLimit-Policy",
+            '"rpm";q=5;w=60, "rph";q=100;w=3600, "tpd";q=1000;qu="tidegate-tokens";w=86400, '
+            '"at once";q=8;qu="concurrent-requests"',
+        ),
+        ("RateLimit", '"rpm";r=3;t=12, "rph";r=99;t=36, "tpd";r=951;t=86399, "at once";r=7'),
+    ]
+
+
+def test_on_a_refusal_no_reset_is_shorter_than_the_wait() -> None:
+    headers = dict(limit_headers(ROOMS, retry_after_seconds=90))
+    assert headers["x-ratelimit-reset-requests"] == "1m30s"
+    assert headers["x-ratelimit-reset-tokens"] == "23h59m59s"
+
+
+def test_without_limits_there_is_nothing_to_tell() -> None:
+    assert limit_headers([]) == []
+
+
+def test_only_what_is_limited_is_told() -> None:
+    assert [name for name, _ in limit_headers(ROOMS[3:])] == ["RateLimit-Policy", "RateLimit"]
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "text"),
+    [(0, "0s"), (17, "17ms"), (999, "999ms"), (1_000, "1s"), (1_001, "2s"), (360_000, "6m0s"), (3_661_000, "1h1m1s")],
+)
+def test_durations(milliseconds: int, text: str) -> None:
+    assert duration(milliseconds) == text
