@@ -49,6 +49,7 @@ class UpstreamUnusable(UpstreamError):  # noqa: N818
     """The upstream answered, but with something that cannot be passed on."""
 
     status = 502
+    retryable = False
     code = "upstream_unusable"
 
 

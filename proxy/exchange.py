@@ -69,6 +69,9 @@ class Writer(Protocol):
     async def respond(self, status: int, headers: Headers, body: bytes) -> None:
         """Send a whole answer, with its Content-Length, in one go."""
 
+    def abort(self) -> None:
+        """Break the connection, so that an answer that has begun cannot be taken for a whole one."""
+
 
 class Outcome(StrEnum):
     """How an exchange ended, for metrics, log and usage record."""

@@ -51,6 +51,10 @@ class IdentifiedWriter:
         self._exchange.status = status
         await self._writer.respond(status, [*headers, ("x-request-id", self._exchange.request_id)], body)
 
+    def abort(self) -> None:
+        """Break the connection."""
+        self._writer.abort()
+
 
 def with_request_id(answer: Answer) -> Answer:
     """Give every answer the gateway's own request id (SPEC §5)."""
@@ -63,7 +67,7 @@ def with_request_id(answer: Answer) -> Answer:
 
 
 def with_errors(answer: Answer) -> Answer:
-    """Render what is raised before the head has left, in OpenAI's shape (SPEC §9)."""
+    """Render what is raised, in OpenAI's shape (SPEC §9); an answer that has begun by then is broken off."""
 
     async def rendered(request: Request, writer: Writer, exchange: Exchange) -> None:
         try:
@@ -72,8 +76,9 @@ def with_errors(answer: Answer) -> Answer:
             exchange.error_code = error.code or error.type
             exchange.outcome = _outcome(error)
             if writer.is_started:
-                raise
-            await writer.respond(status_of(error), error_headers(error), error_object(error))
+                writer.abort()
+            else:
+                await writer.respond(status_of(error), error_headers(error), error_object(error))
 
     return rendered
 

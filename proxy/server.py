@@ -137,6 +137,11 @@ class ServedWriter:
         await self._guard(self.response.prepare(self._aio))
         await self.finish()
 
+    def abort(self) -> None:
+        """Break the connection."""
+        if self._aio.transport is not None:
+            self._aio.transport.abort()
+
     @staticmethod
     async def _guard(step: Awaitable[AbstractStreamWriter | None]) -> None:
         try:

@@ -25,6 +25,7 @@ from proxy.errors import UpstreamBroken, UpstreamError, UpstreamTooSlow
 from proxy.wire.codings import CodingError, make_decoder
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import AsyncGenerator, Callable, Iterator
     from types import TracebackType
     from typing import Self
@@ -94,6 +95,10 @@ class _Protocol(ResponseHandler):
             payload.set_exception(aiohttp.ClientPayloadError(exc.message), exc)
 
 
+def _make_protocol(loop: asyncio.AbstractEventLoop) -> ResponseHandler:
+    return _Protocol(loop)
+
+
 class _Connector(aiohttp.TCPConnector):
     """Tells whether a request went over a connection that had served before, and so may have gone stale.
 
@@ -102,7 +107,7 @@ class _Connector(aiohttp.TCPConnector):
 
     def __init__(self, connections: int) -> None:
         super().__init__(limit=connections, keepalive_timeout=_IDLE_SECONDS)
-        self._factory: partial[ResponseHandler] = partial(_Protocol, loop=self._loop)
+        self._factory = partial(_make_protocol, loop=self._loop)
 
     async def connect(
         self,

@@ -6,6 +6,7 @@ so theirs is named by ourselves.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from policies.room import ceil_seconds
@@ -52,9 +53,18 @@ def _openai_fields(rooms: Sequence[Room], quantity: str, least_reset_millisecond
 
 def _policy_member(room: Room) -> str:
     limit = room.bound.limit
-    quota = member(quoted(room.bound.name), {"q": limit.limit})
-    unit = _UNITS[limit.of]
-    parts = (quota, unit and f"qu={quoted(unit)}", room.window_seconds and f"w={room.window_seconds}")
+    return _quota(room.bound.name, limit.limit, limit.of, room.window_seconds)
+
+
+@lru_cache(maxsize=4096)
+def _quota(name: str, limit: int, quantity: str, window_seconds: int | None) -> str:
+    """Write a quota; there are few, and each is told with every answer."""
+    unit = _UNITS[quantity]
+    parts = (
+        member(quoted(name), {"q": limit}),
+        unit and f"qu={quoted(unit)}",
+        window_seconds and f"w={window_seconds}",
+    )
     return ";".join(part for part in parts if part)
 
 

@@ -63,7 +63,7 @@ def exchange() -> Exchange:
             Outcome.REJECTED,
             id="429 that can never fit",
         ),
-        pytest.param(UpstreamUnusable("x"), 502, {"retry-after": None}, Outcome.UPSTREAM_ERROR, id="502"),
+        pytest.param(UpstreamUnusable("x"), 502, {"x-should-retry": "false"}, Outcome.UPSTREAM_ERROR, id="502"),
         pytest.param(NoUpstreamLeft("x"), 503, {"retry-after": "1"}, Outcome.UPSTREAM_ERROR, id="503, no upstream"),
         pytest.param(StoreUnavailable("x"), 503, {"retry-after": "1"}, Outcome.FAILED, id="503, no store"),
         pytest.param(UpstreamTooSlow("x"), 504, {}, Outcome.UPSTREAM_ERROR, id="504"),
@@ -85,15 +85,15 @@ async def test_an_error_before_the_head_is_answered_in_the_apis_shape(
     assert facts.outcome is outcome
 
 
-async def test_an_error_behind_the_head_travels_on() -> None:
+async def test_an_answer_that_has_begun_is_broken_off() -> None:
     async def fail_late(_request: Request, writer: Writer, _exchange: Exchange) -> None:
         await writer.start(200, [])
         raise UpstreamUnusable("x")
 
-    writer = MemoryWriter()
-    with pytest.raises(UpstreamUnusable):
-        await with_errors(fail_late)(PlainRequest(), writer, exchange())
-    assert (writer.status, writer.body) == (200, b"")
+    writer, facts = MemoryWriter(), exchange()
+    await with_request_id(with_errors(fail_late))(PlainRequest(), writer, facts)
+    assert (writer.status, writer.body, writer.is_aborted, writer.is_finished) == (200, b"", True, False)
+    assert (facts.outcome, facts.error_code) == (Outcome.UPSTREAM_ERROR, "upstream_unusable")
 
 
 async def test_a_clients_own_id_is_noted_and_not_used() -> None:

@@ -212,6 +212,17 @@ async def test_writing_to_a_client_that_left_says_so() -> None:
     assert isinstance(end, ClientLeft | asyncio.CancelledError)
 
 
+async def test_an_aborted_answer_cannot_be_taken_for_a_whole_one() -> None:
+    async def break_off(_request: Request, writer: Writer) -> None:
+        await writer.start(200, [])
+        await writer.write(b"half")
+        writer.abort()
+
+    async with served(break_off) as base:
+        answer = await ask(base)
+    assert (answer.status, answer.complete) == (200, False)
+
+
 async def test_stopping_finishes_the_answer_under_way() -> None:
     started, release = asyncio.Event(), asyncio.Event()
 

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from typing import TYPE_CHECKING
 
 from admitting import KEYS, decision, exchange, records, worker
@@ -69,7 +68,7 @@ async def test_what_the_spool_holds_and_nobody_can_read_is_set_aside(valkey: Sto
         at.spool.append("settlement", "no json")
         await at.admissions._upkeep.deliver()  # noqa: SLF001  what its loop does
         assert len(at.spool) == 0
-    assert "refused.jsonl" in os.listdir(tmp_path)
+    assert (tmp_path / "refused.jsonl").exists()
 
 
 async def test_a_spool_that_cannot_be_delivered_at_the_end_is_kept(tmp_path: Path) -> None:
@@ -77,4 +76,4 @@ async def test_a_spool_that_cannot_be_delivered_at_the_end_is_kept(tmp_path: Pat
         decided = decision(LIMITS)
         async with at.admissions.admit(decided, exchange(decided)):
             pass
-    assert [name for name in os.listdir(tmp_path) if name.endswith(".spool")]
+    assert list(tmp_path.glob("*.spool"))  # noqa: ASYNC240  a test waits for its disk

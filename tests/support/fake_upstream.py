@@ -446,4 +446,5 @@ class FakeUpstream:
 
 if __name__ == "__main__":
     u = FakeUpstream(int(sys.argv[1]) if len(sys.argv) > 1 else 9099).start()
+    print("listening on", u.url, flush=True)
     threading.Event().wait()

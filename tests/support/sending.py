@@ -81,6 +81,7 @@ class MemoryWriter:
     writes: list[bytes] = field(default_factory=list)
     is_started: bool = False
     is_finished: bool = False
+    is_aborted: bool = False
     has_written: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def start(self, status: int, headers: Headers) -> None:
@@ -105,6 +106,9 @@ class MemoryWriter:
         if body:
             await self.write(body)
         await self.finish()
+
+    def abort(self) -> None:
+        self.is_aborted = True
 
     @property
     def body(self) -> bytes:

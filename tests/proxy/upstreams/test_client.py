@@ -117,7 +117,7 @@ async def test_a_first_byte_that_does_not_come_times_out(up: FakeUpstream) -> No
         pytest.param([("hold", 5)], UpstreamTooSlow, id="silence"),
         pytest.param([("rst",)], UpstreamBroken, id="a reset"),
         pytest.param([("close",)], UpstreamBroken, id="the last chunk missing"),
-        pytest.param([("send", b"zz\r\n"), ("hold", 5)], UpstreamBroken, id="a broken chunk"),
+        pytest.param([("sleep", 0.05), ("send", b"zz\r\n"), ("hold", 5)], UpstreamBroken, id="a broken chunk"),
     ],
 )
 async def test_what_came_before_a_break_is_handed_out(up: FakeUpstream, ops: list[Any], error: type[Exception]) -> None:

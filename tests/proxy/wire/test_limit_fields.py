@@ -28,6 +28,14 @@ ROOMS = [
 ]
 
 
+POLICIES = (
+    '"rpm";q=5;w=60',
+    '"rph";q=100;w=3600',
+    '"tpd";q=1000;qu="tidegate-tokens";w=86400',
+    '"at once";q=8;qu="concurrent-requests"',
+)
+
+
 def test_the_tightest_limits_are_told_as_openai_does_and_all_as_the_ietf_does() -> None:
     assert limit_headers(ROOMS) == [
         ("x-ratelimit-limit-requests", "5"),
@@ -36,11 +44,7 @@ def test_the_tightest_limits_are_told_as_openai_does_and_all_as_the_ietf_does() 
         ("x-ratelimit-limit-tokens", "1000"),
         ("x-ratelimit-remaining-tokens", "951"),
         ("x-ratelimit-reset-tokens", "23h59m59s"),
-        (
-            "RateLimit-Policy",
-            '"rpm";q=5;w=60, "rph";q=100;w=3600, "tpd";q=1000;qu="tidegate-tokens";w=86400, '
-            '"at once";q=8;qu="concurrent-requests"',
-        ),
+        ("RateLimit-Policy", ", ".join(POLICIES)),
         ("RateLimit", '"rpm";r=3;t=12, "rph";r=99;t=36, "tpd";r=951;t=86399, "at once";r=7'),
     ]
 
