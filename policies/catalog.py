@@ -50,8 +50,6 @@ class ModelSettings(Settings):
     """Largest `logprobs` that completions take."""
     token_ceiling: Literal["max_tokens", "max_completion_tokens"] = "max_completion_tokens"  # noqa: S105  a name
     """Under which name an open ceiling of a chat request is written."""
-    tokenizer: str | None = None
-    """Vocabulary that counts text; absent: text is bounded by its UTF-8 bytes."""
     request_overhead_tokens: NonNegativeInt = 8
     """Added to the byte bound once a request."""
     message_overhead_tokens: NonNegativeInt = 16

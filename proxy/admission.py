@@ -21,11 +21,11 @@ import structlog
 from policies import freshness
 from policies.cacheability import Keyed
 from policies.charges import NOTHING, Charged, Seen, charge
-from policies.errors import LimitExceeded, Rejection
+from policies.errors import LimitExceeded
 from policies.freshness import Fit
 from policies.limits import taken
 from policies.room import Room, refuse
-from proxy.errors import ClientLeft, GatewayError, StoreUnavailable, UpstreamError, status_of
+from proxy.errors import StoreUnavailable, note_error
 from proxy.exchange import CacheResult, Observed, Outcome
 from proxy.local_limits import LocalLimits
 from proxy.records import orphan_record, usage_record
@@ -237,7 +237,7 @@ class Admission:
     ) -> None:
         """Settle, unless that was done; a waiter that is cancelled once more leaves the settlement under way."""
         if self._done is None and error is not None:
-            _note(self._exchange, error)
+            note_error(self._exchange, error)
         await self.settle()
 
     async def settle(self, entry: StoredAnswer | None = None) -> None:
@@ -452,19 +452,6 @@ def _seen(exchange: Exchange, decision: Decision) -> Seen:
         is_abandoned=exchange.outcome is Outcome.CLIENT_LEFT,
         is_readable=answer.is_complete or is_counted or decision.effective.view.is_stream,
     )
-
-
-def _note(exchange: Exchange, error: BaseException) -> None:
-    """Write into the exchange how an exception that passes through the frame ends it, for its record."""
-    if isinstance(error, Rejection | GatewayError):
-        exchange.status = exchange.status or status_of(error)
-        exchange.error_code = error.code or error.type
-        if isinstance(error, Rejection):
-            exchange.outcome = Outcome.REJECTED
-        elif isinstance(error, UpstreamError):
-            exchange.outcome = Outcome.UPSTREAM_ERROR
-    elif isinstance(error, asyncio.CancelledError | ClientLeft):
-        exchange.outcome = Outcome.CLIENT_LEFT
 
 
 def _denied(bound: BoundLimit, error: StoreUnavailable) -> StoreUnavailable:

@@ -15,8 +15,8 @@ import structlog
 
 from proxy import server
 from proxy.admission import Admissions
-from proxy.errors import ClientLeft
-from proxy.exchange import Exchange, Outcome
+from proxy.errors import ClientLeft, note_error
+from proxy.exchange import Exchange
 from proxy.handler import Snapshot
 from proxy.logs import log_exchange
 from proxy.middlewares import with_errors, with_request_id
@@ -59,8 +59,7 @@ class Gateway:
         try:
             await self._framed(request, writer, exchange)
         except (ClientLeft, asyncio.CancelledError) as left:
-            if exchange.outcome is Outcome.FAILED:
-                exchange.outcome = Outcome.CLIENT_LEFT
+            note_error(exchange, left)
             if isinstance(left, asyncio.CancelledError):
                 raise
         finally:

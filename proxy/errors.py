@@ -17,14 +17,16 @@ the border where it arises.
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 
 from policies.errors import LimitExceeded, MethodNotAllowed, Rejection, Unauthenticated
+from proxy.exchange import Outcome
 
 if TYPE_CHECKING:
-    from proxy.exchange import Headers
+    from proxy.exchange import Exchange, Headers
 
 
 class GatewayError(Exception):
@@ -94,6 +96,19 @@ class BodyTooSlow(GatewayError):  # noqa: N818
 
 class ClientLeft(ConnectionError):  # noqa: N818
     """The client closed its connection while it was being answered."""
+
+
+def note_error(exchange: Exchange, error: BaseException) -> None:
+    """Write into an exchange how an exception ends it, for its record, log line and metrics."""
+    if isinstance(error, Rejection | GatewayError):
+        exchange.status = exchange.status or status_of(error)
+        exchange.error_code = error.code or error.type
+    if isinstance(error, Rejection):
+        exchange.outcome = Outcome.REJECTED
+    elif isinstance(error, UpstreamError):
+        exchange.outcome = Outcome.UPSTREAM_ERROR
+    elif isinstance(error, asyncio.CancelledError | ClientLeft) and exchange.outcome is Outcome.FAILED:
+        exchange.outcome = Outcome.CLIENT_LEFT
 
 
 _DEFAULT_RETRY_AFTER_SECONDS = 1

@@ -8,8 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from policies.errors import Rejection
-from proxy.errors import GatewayError, error_headers, error_object, status_of
-from proxy.exchange import Outcome
+from proxy.errors import GatewayError, error_headers, error_object, note_error, status_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -73,17 +72,10 @@ def with_errors(answer: Answer) -> Answer:
         try:
             await answer(request, writer, exchange)
         except (Rejection, GatewayError) as error:
-            exchange.error_code = error.code or error.type
-            exchange.outcome = _outcome(error)
+            note_error(exchange, error)
             if writer.is_started:
                 writer.abort()
             else:
                 await writer.respond(status_of(error), error_headers(error), error_object(error))
 
     return rendered
-
-
-def _outcome(error: Rejection | GatewayError) -> Outcome:
-    if isinstance(error, Rejection):
-        return Outcome.REJECTED
-    return Outcome.UPSTREAM_ERROR if error.code.startswith(("upstream", "no_upstream")) else Outcome.FAILED

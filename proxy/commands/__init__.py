@@ -78,5 +78,3 @@ def make_parser() -> ArgumentParser:
     for command in COMMANDS:
         command.add_parser(subparsers)
     return parser
-
-

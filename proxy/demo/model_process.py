@@ -62,7 +62,7 @@ class ModelProcess:
         """Start it and wait until it answers. Raises ModelUnavailable."""
         check_installed()
         with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
+            self._process = subprocess.Popen(  # noqa: S603  our own interpreter with our own arguments
                 _COMMAND,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

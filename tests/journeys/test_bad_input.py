@@ -218,7 +218,7 @@ PATHS = {
     "PUT on completions": ("PUT", "/v1/completions", 405),
     "DELETE on a model": ("DELETE", "/v1/models/m", 405),
     "POST on the list of models": ("POST", "/v1/models", 405),
-    "a method nobody knows": ("BREW", "/v1/completions", 405),
+    "a method of another protocol": ("PROPFIND", "/v1/completions", 405),
     "a deployment without a version": ("POST", "/openai/deployments/m/completions", 400),
     "a deployment with an empty version": ("POST", "/openai/deployments/m/completions?api-version=", 400),
 }
@@ -248,6 +248,7 @@ RAW = {
         b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
     ),
     "a chunk size that is none": b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n\r\n",
+    "a method nobody knows": b"BREW /v1/completions HTTP/1.1\r\nHost: x\r\n\r\n",
     "another version": b"GET /v1/models HTTP/9.9\r\nHost: x\r\n\r\n",
 }
 

@@ -86,7 +86,7 @@ def test_every_request_leaves_one_record_and_the_sums_are_right(gateway: Gateway
 
 
 def test_a_record_tells_what_policy_did_and_no_text(gateway: Gateway) -> None:
-    answer = _ask(gateway, prompt="a secret prompt", n=8, user="someone", x_field="private")
+    answer = _ask(gateway, prompt="a secret prompt", n=8, x_field="private")
     assert "n;from=8;to=2;rule=clamp" in answer.header("x-tidegate-adjusted")
     (record,) = gateway.wait_for_records(1)
     text = json.dumps(record)

@@ -21,7 +21,7 @@ STREAM = b'{"model":"m","prompt":"x","stream":true}'
 
 
 def counted(whole: Whole) -> dict[tuple[str, str], float]:
-    """Requests by status class and outcome."""
+    """Return requests by status class and outcome."""
     series = whole.metrics.requests_total.series()
     return {(labels[3], labels[4]): value for labels, value in series if not isinstance(value, list)}
 
@@ -38,7 +38,7 @@ def stream_request() -> Sent:
         ("GET", "/v1/completions", "unknown", {("4xx", "rejected"): 1}),
     ],
 )
-async def test_every_request_is_counted_once_under_its_route(  # noqa: PLR0913  fixtures and a row
+async def test_every_request_is_counted_once_under_its_route(
     method: str, target: str, label: str, counts: dict[tuple[str, str], float], valkey: StoreServer, tmp_path: Path
 ) -> None:
     async with whole_gateway(configuration("http://127.0.0.1:9", tmp_path), valkey.url) as whole:

@@ -21,7 +21,7 @@ ASKED = {"model": "m", "prompt": "hello", "temperature": 0, "max_tokens": 4}
 
 
 def records(valkey: StoreServer) -> list[dict[str, Any]]:
-    """The usage records that wait in the outbox."""
+    """Return the usage records that wait in the outbox."""
     with valkey.client() as client:
         found = []
         for key in client.scan_iter(_type="stream"):
@@ -105,7 +105,7 @@ async def test_what_policy_changed_is_what_is_sent_and_told(
         pytest.param({**ASKED, "model": "hidden"}, 403, "rejected", id="a model of others"),
     ],
 )
-async def test_every_finished_request_of_a_known_key_leaves_one_record(  # noqa: PLR0913  fixtures and a row
+async def test_every_finished_request_of_a_known_key_leaves_one_record(
     body: dict[str, object] | bytes, status: int, outcome: str, up: FakeUpstream, valkey: StoreServer, tmp_path: Path
 ) -> None:
     async with whole_gateway(configuration(up.url, tmp_path), valkey.url) as whole:

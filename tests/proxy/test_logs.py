@@ -25,9 +25,7 @@ exchange = Exchange("req_1", 1.7e9, 10.0, route="/v1/completions", status=200, o
 
 def logged(code: str) -> list[dict[str, Any]]:
     """Run code in a process of its own and return its log lines."""
-    done = subprocess.run(  # noqa: S603  our own code
-        [sys.executable, "-c", SET_UP + code], cwd=ROOT, capture_output=True, check=True, timeout=30
-    )
+    done = subprocess.run([sys.executable, "-c", SET_UP + code], cwd=ROOT, capture_output=True, check=True, timeout=30)
     assert done.stdout == b""
     return [json.loads(line) for line in done.stderr.decode().splitlines()]
 

@@ -40,7 +40,9 @@ def exchange() -> Exchange:
         pytest.param(Forbidden("x"), 403, {"x-should-retry": "false"}, Outcome.REJECTED, id="403"),
         pytest.param(UnknownRoute("x"), 404, {}, Outcome.REJECTED, id="404, a route"),
         pytest.param(UnknownModel("x"), 404, {}, Outcome.REJECTED, id="404, a model"),
-        pytest.param(MethodNotAllowed("x", allowed=["GET", "PUT"]), 405, {"allow": "GET, PUT"}, Outcome.REJECTED, id="405"),
+        pytest.param(
+            MethodNotAllowed("x", allowed=["GET", "PUT"]), 405, {"allow": "GET, PUT"}, Outcome.REJECTED, id="405"
+        ),
         pytest.param(BodyTooSlow("x"), 408, {"x-should-retry": None}, Outcome.FAILED, id="408 is worth a retry"),
         pytest.param(
             LimitExceeded("x", code="rate_limit_exceeded", retry_after_seconds=7, headers=[("A", "b")]),

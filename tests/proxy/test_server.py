@@ -36,7 +36,7 @@ def no_fault(fault: BaseException | None) -> None:
 @asynccontextmanager
 async def served(answer: Answer, note_fault: NoteFault = no_fault) -> AsyncIterator[str]:
     sock = socket.create_server(("127.0.0.1", 0))
-    sock.setblocking(False)
+    sock.setblocking(False)  # noqa: FBT003  the standard library's own signature
     stopping = asyncio.Event()
     task = asyncio.create_task(serve(answer, sock, stopping, bounds=BOUNDS, drain_seconds=5, note_fault=note_fault))
     try:
@@ -122,7 +122,9 @@ async def test_a_body_that_cannot_be_read_is_refused_in_the_apis_shape(
         pytest.param(b"GET / HTTP/1.1\r\nHost: a\r\nA: " + b"x" * 9000 + b"\r\n\r\n", 431, id="one field too long"),
         pytest.param(b"GET /" + b"x" * 9000 + b" HTTP/1.1\r\nHost: a\r\n\r\n", 431, id="a request line too long"),
         pytest.param(
-            b"GET / HTTP/1.1\r\nHost: a\r\n" + b"A: 0123456789\r\n" * 700 + b"\r\n", 431, id="many fields, long together"
+            b"GET / HTTP/1.1\r\nHost: a\r\n" + b"A: 0123456789\r\n" * 700 + b"\r\n",
+            431,
+            id="many fields, long together",
         ),
         pytest.param(
             b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
@@ -235,7 +237,7 @@ async def test_stopping_finishes_the_answer_under_way() -> None:
         await writer.finish()
 
     sock = socket.create_server(("127.0.0.1", 0))
-    sock.setblocking(False)
+    sock.setblocking(False)  # noqa: FBT003  the standard library's own signature
     base, stopping = f"http://127.0.0.1:{sock.getsockname()[1]}", asyncio.Event()
     serving = asyncio.create_task(serve(slow, sock, stopping, bounds=BOUNDS, drain_seconds=5, note_fault=no_fault))
     asked = asyncio.create_task(ask(base))

@@ -155,7 +155,7 @@ async def test_records_outlive_a_worker_that_is_killed(tmp_path: Path) -> None:
         "    spool.append('settle', str(number))\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    subprocess.run([sys.executable, "-c", program, str(tmp_path)], cwd=ROOT, check=False)  # noqa: ASYNC221, S603
+    subprocess.run([sys.executable, "-c", program, str(tmp_path)], cwd=ROOT, check=False)  # noqa: ASYNC221
     spool = Spool(tmp_path, 0)
     receiver = Receiver()
     assert await spool.deliver(receiver) == 100

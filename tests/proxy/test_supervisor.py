@@ -67,9 +67,7 @@ def run_again(gateway: Gateway, **changed: Any) -> subprocess.CompletedProcess[b
     """Start a second gateway beside a running one and return how it ended."""
     second = Gateway(gateway.folder / "second", {**gateway.settings, **changed})
     arguments = [sys.executable, "-m", "proxy", "run", "--config", str(second.config_path)]
-    return subprocess.run(  # noqa: S603  our own command
-        arguments, cwd=ROOT, capture_output=True, timeout=START_SECONDS, check=False
-    )
+    return subprocess.run(arguments, cwd=ROOT, capture_output=True, timeout=START_SECONDS, check=False)
 
 
 def test_a_gateway_that_is_up_is_ready_and_says_so_in_one_line(shared: Gateway) -> None:

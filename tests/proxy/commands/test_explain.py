@@ -105,7 +105,7 @@ def test_a_decision_needs_neither_store_nor_event_loop(files: list[str]) -> None
         "from proxy.commands import main\n"
         "sys.exit(main(['explain', *sys.argv[1:]]))"
     )
-    done = subprocess.run(  # noqa: S603  our own interpreter
+    done = subprocess.run(
         [sys.executable, "-c", program, *files], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")

@@ -129,9 +129,7 @@ class Reference:
         self.holds[name] = hold
         return verdict
 
-    def end(  # noqa: PLR0917  as the script has them
-        self, name: str, how: str, taken: list[int], hold: Hold, now: int, age: int
-    ) -> str:
+    def end(self, name: str, how: str, taken: list[int], hold: Hold, now: int, age: int) -> str:
         known = self.holds.get(name)
         if how == "orphan" and (known is None or known.state != "held" or known.lease > now):
             return "absent" if known is None else "alive" if known.state == "held" else "ended"
