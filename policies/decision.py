@@ -83,7 +83,7 @@ def decide(
         model=model,
         policy=policy,
         effective=effective,
-        adjustments=adjustments,
+        adjustments=(*asked.adjustments, *adjustments),
         worst_case=worst,
         limits=bind_limits(policy.limits, principal, model, effective, worst),
         cache=plan_cache(

@@ -9,14 +9,13 @@ import asyncio
 import time
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
-from uuid import uuid4
 
 import structlog
 
 from proxy import server
 from proxy.admission import Admissions
 from proxy.errors import ClientLeft, note_error
-from proxy.exchange import Exchange
+from proxy.exchange import Exchange, new_request_id
 from proxy.handler import Snapshot
 from proxy.logs import log_exchange
 from proxy.middlewares import with_errors, with_request_id
@@ -51,7 +50,7 @@ class Gateway:
     async def answer(self, request: Request, writer: Writer) -> None:
         """Answer one request and tell what became of it: metrics, log line, usage record, each exactly once."""
         exchange = Exchange(
-            request_id=f"req_{uuid4().hex}",
+            request_id=new_request_id(),
             started_at=time.time(),
             started=time.monotonic(),
             configuration_version=self.snapshot.version,

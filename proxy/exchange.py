@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
+from uuid import uuid4
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -71,6 +72,11 @@ class Writer(Protocol):
 
     def abort(self) -> None:
         """Break the connection, so that an answer that has begun cannot be taken for a whole one."""
+
+
+def new_request_id() -> str:
+    """Return an id of the gateway's own: whatever a client sends for one is only recorded (SPEC §5)."""
+    return f"req_{uuid4().hex}"
 
 
 class Outcome(StrEnum):

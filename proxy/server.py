@@ -16,6 +16,7 @@ from multidict import CIMultiDict
 
 from policies.errors import InvalidRequest, PayloadTooLarge
 from proxy.errors import BodyTooSlow, ClientLeft, GatewayError, error_headers, error_object, status_of
+from proxy.exchange import new_request_id
 from proxy.wire.codings import decode_body
 
 if TYPE_CHECKING:
@@ -169,7 +170,7 @@ class _Protocol(RequestHandler):
         """Answer a head that cannot be read; anything else is a fault of ours and is logged."""
         error: Rejection | GatewayError
         if isinstance(exc, LineTooLong):
-            error = HeadTooLarge("A line of the request head is too long; the whole head may have 64 KiB.")
+            error = HeadTooLarge("A line of the request head is too long.", code="request_head_too_large")
         elif isinstance(exc, HttpProcessingError):
             error = InvalidRequest(f"The request head cannot be read: {(message or exc.message).splitlines()[0][:200]}")
         else:
@@ -178,10 +179,15 @@ class _Protocol(RequestHandler):
         if request.writer.output_size > 0:
             raise ConnectionError("The head has left; the connection is closed instead.")
         response = web.Response(
-            status=status_of(error), headers=CIMultiDict([*error_headers(error), _SERVER]), body=error_object(error)
+            status=status_of(error), headers=CIMultiDict([*_own_headers(error), _SERVER]), body=error_object(error)
         )
         response.force_close()
         return response
+
+
+def _own_headers(error: Rejection | GatewayError) -> Headers:
+    """Return the fields of an answer that the path has no part in; it gets a request id like all others."""
+    return [*error_headers(error), ("x-request-id", new_request_id())]
 
 
 class _Server(web.Server):
@@ -212,8 +218,10 @@ async def serve(  # noqa: PLR0913  what it stands on, by name
     async def handle(aio: web.BaseRequest) -> web.StreamResponse:
         request, writer = ServedRequest(aio, bounds), ServedWriter(aio)
         if request.head_bytes > bounds.head_bytes:
-            error = HeadTooLarge(f"The request head is larger than {bounds.head_bytes} bytes.")
-            await writer.respond(status_of(error), error_headers(error), error_object(error))
+            error = HeadTooLarge(
+                f"The request head is larger than {bounds.head_bytes} bytes.", code="request_head_too_large"
+            )
+            await writer.respond(status_of(error), _own_headers(error), error_object(error))
         else:
             await answer(request, writer)
         if writer.response is None:

@@ -247,7 +247,9 @@ RAW = {
     "both framings": (
         b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
     ),
-    "a chunk size that is none": b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n\r\n",
+    "a chunk size that is none": (
+        b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n\r\n"
+    ),
     "a method nobody knows": b"BREW /v1/completions HTTP/1.1\r\nHost: x\r\n\r\n",
     "another version": b"GET /v1/models HTTP/9.9\r\nHost: x\r\n\r\n",
 }

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 from gateway import ROOT, Command, descendants_of, eventually, is_alive
-from harness import Resp
 from relay import read_answers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from harness import Resp
 
 FREE_PORTS = ("--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -31,13 +32,13 @@ def _ask(gateway: Gateway, user: str = "alice", **changes: object) -> Resp:
 
 
 def _ask_at_once(gateways: Sequence[Gateway], count: int, **changes: object) -> list[Resp]:
-    return parallel([lambda to=gateways[i % len(gateways)]: _ask(to, **changes) for i in range(count)])
+    return parallel([partial(_ask, gateways[i % len(gateways)], **changes) for i in range(count)])
 
 
 # ---------------------------------------------------------------- requests
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 def test_five_of_twenty_at_once_pass_with_two_workers(
-    start_gateway: StartGateway, upstream: FakeUpstream, stream: bool
+    start_gateway: StartGateway, upstream: FakeUpstream, *, stream: bool
 ) -> None:
     gateway = start_gateway(settings(f"{upstream.url}/v1", users={"alice": FIVE_A_MINUTE}, workers=2))
     upstream.default = App(latency=0.3)

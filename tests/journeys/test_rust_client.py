@@ -1,4 +1,4 @@
-"""Bodies exactly as the Rust client of the seed documents writes them: `null` for what is unset, lists around scalars."""
+"""Bodies exactly as the seeds' Rust client writes them: `null` for what is unset, lists around scalars."""
 
 from __future__ import annotations
 

@@ -74,6 +74,14 @@ def test_a_limit_that_holds_writes_the_ceiling_it_counts_on() -> None:
     assert [(bound.scope, bound.ask) for bound in decision.limits] == [(("alice",), decision.worst_case.tokens)]
 
 
+def test_what_was_normalised_is_told_before_what_policy_changed() -> None:
+    decision = decided({"echo": [True], "n": 9}, "capped")
+    assert [(a.parameter, a.action) for a in decision.adjustments] == [
+        ("echo", Action.NORMALISE),
+        ("n", Action.CLAMP),
+    ]
+
+
 def test_without_such_a_limit_the_request_stays_as_it_came() -> None:
     decision = decided({"x_unknown": {"a": None}}, "free")
     assert dict(decision.effective.fields) == {"prompt": "abcd", "x_unknown": {"a": None}}

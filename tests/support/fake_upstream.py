@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import hashlib
 import itertools
 import json
@@ -47,7 +48,7 @@ UPSTREAM_KEY = "upstream-secret-key"  # what the product must present to us
 class Req:
     """One request as it arrived, and what became of it."""
 
-    def __init__(  # noqa: PLR0913  a request has these parts
+    def __init__(
         self, *, conn_id: int, nth: int, method: str, target: str, headers: list[tuple[str, str]], body: bytes
     ) -> None:
         self.conn_id, self.nth, self.method, self.target = conn_id, nth, method, target
@@ -112,7 +113,8 @@ def sse_head(headers: Iterable[Header] = ()) -> bytes:
 def sse_reply(
     pieces: Sequence[bytes | float], gap: float = 0.01, end: str = "ok", headers: Iterable[Header] = ()
 ) -> Ops:
-    """pieces: list of bytes; each one is one HTTP chunk written on its own.
+    """Return the reply that is an event stream; each of `pieces` is one HTTP chunk written on its own.
+
     A float among them is a pause. end: ok | rst | fin (FIN without the last chunk).
     """
     ops = [("send", sse_head(headers))]
@@ -157,8 +159,10 @@ def vec(text: object) -> list[float]:
 
 
 class App:
-    """Well-behaved default. Every real generation carries a fresh serial number, so a
-    repeated serial in a client response proves that it came from a cache.
+    """Well-behaved default.
+
+    Every real generation carries a fresh serial number, so a repeated serial in a client response proves that it came
+    from a cache.
     """
 
     def __init__(self, total_tokens: int = 20, latency: float = 0.0, tokens_streamed: int = 3) -> None:
@@ -170,7 +174,7 @@ class App:
         wait = [("sleep", self.latency)] if self.latency else []
         try:
             b = req.json()
-        except Exception:
+        except ValueError:
             b = None
         if req.path.endswith("/models"):
             return wait + json_reply({"object": "list", "data": [{"id": "m", "object": "model"}]})
@@ -195,7 +199,7 @@ class App:
         many = len(prompts) if isinstance(prompts, list) and prompts and not isinstance(prompts[0], int) else 1
         try:
             count = max(1, min(int(b.get("n") or 1), 32)) * many
-        except Exception:
+        except (TypeError, ValueError):
             count = 1
         if b.get("stream") is True:
             pcs = []
@@ -259,15 +263,10 @@ class _Conn:
         self.pump = asyncio.ensure_future(self._pump())
 
     async def _pump(self) -> None:
-        try:
-            while True:
-                b = await self.r.read(65536)
-                if not b:
-                    break
+        with contextlib.suppress(OSError):
+            while b := await self.r.read(65536):
                 self.buf += b
                 self.wake.set()
-        except Exception:
-            pass
         self.eof = True
         self.wake.set()
 
@@ -286,7 +285,7 @@ class _Conn:
         del self.buf[: len(raw) + 4]
         lines = raw.decode("latin-1").split("\r\n")
         method, target, _ = lines[0].split(" ", 2)
-        hs = [tuple(x.strip() for x in l.split(":", 1)) for l in lines[1:]]
+        hs = [tuple(x.strip() for x in line.split(":", 1)) for line in lines[1:]]
         low = {k.lower(): v for k, v in hs}
         body = b""
         if low.get("expect", "").lower() == "100-continue":
@@ -298,7 +297,7 @@ class _Conn:
                 size, _, _ = bytes(self.buf[:64]).partition(b"\r\n")
                 del self.buf[: len(size) + 2]
                 size = int(size.split(b";")[0], 16)
-                if not await self.need(lambda: len(self.buf) >= size + 2):
+                if not await self.need(lambda end=size + 2: len(self.buf) >= end):
                     return None
                 body += bytes(self.buf[:size])
                 del self.buf[: size + 2]
@@ -410,7 +409,7 @@ class FakeUpstream:
                     return False
             elif k in ("sleep", "hold"):
                 end = time.monotonic() + op[1]
-                while (left := end - time.monotonic()) > 0 and not conn.eof:
+                while (left := end - time.monotonic()) > 0 and not conn.eof:  # noqa: ASYNC110  bytes wake it too
                     await asyncio.sleep(min(left, 0.05))
                 if conn.eof and time.monotonic() < end:
                     req.aborted_at = time.monotonic()
@@ -446,5 +445,5 @@ class FakeUpstream:
 
 if __name__ == "__main__":
     u = FakeUpstream(int(sys.argv[1]) if len(sys.argv) > 1 else 9099).start()
-    print("listening on", u.url, flush=True)
+    print("listening on", u.url, flush=True)  # noqa: T201  for whoever started it
     threading.Event().wait()

@@ -138,7 +138,7 @@ def free_port() -> int:
         return port
 
 
-class CommandFailed(Exception):
+class CommandFailed(Exception):  # noqa: N818  it says what happened
     """The command ended before it was ready; the message is what it printed."""
 
 
