@@ -27,6 +27,7 @@ format:
 
 bench:
 	$(python) tests/benchmarks/bench_path.py
+	$(python) tests/benchmarks/bench_outage.py
 
 lock:
 	deploy/lock/update
