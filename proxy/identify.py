@@ -52,8 +52,8 @@ def _credentials(request: Request) -> Iterator[str]:
         scheme, _, credential = value.strip().partition(" ")
         if scheme.lower() == "bearer":
             yield credential.strip()
-        elif scheme:
-            raise Unauthenticated(f"The authorization scheme {scheme[:20]!r} is not accepted; {_HOW}.")
+        elif scheme:  # not repeated: it may be a key whose sender forgot the scheme
+            raise Unauthenticated(f"The Authorization header does not begin with `Bearer`; {_HOW}.")
     for value in request.headers("api-key"):
         yield value.strip()
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from aiohttp import hdrs, web
+from aiohttp import HttpVersion11, hdrs, web
 from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 from aiohttp.web_protocol import RequestHandler
 from multidict import CIMultiDict
@@ -36,6 +36,8 @@ _SERVER = ("Server", "tidegate")
 _BACKLOG = 1024
 _KEEPALIVE_SECONDS = 75.0
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+_MAX_FIELDS = 1024
+_TOO_MANY_FIELDS = "Too many headers"  # how aiohttp says it; the exception's type is that of any bad message
 
 
 class HeadTooLarge(InvalidRequest):
@@ -77,7 +79,8 @@ class ServedRequest:
         limit = self._bounds.body_bytes
         if (self._aio.content_length or 0) > limit:
             raise _too_large(limit)
-        if self._aio.headers.get(hdrs.EXPECT, "").lower() == "100-continue":
+        expects = self._aio.headers.get(hdrs.EXPECT, "").lower() == "100-continue"
+        if expects and self._aio.version >= HttpVersion11:  # RFC 9110 §10.1.1: an older client's is ignored
             await self._aio._payload_writer.write(_CONTINUE)  # noqa: SLF001  the low-level server leaves it to us
         try:
             async with asyncio.timeout(self._bounds.body_seconds):
@@ -169,8 +172,8 @@ class _Protocol(RequestHandler):
     ) -> web.StreamResponse:
         """Answer a head that cannot be read; anything else is a fault of ours and is logged."""
         error: Rejection | GatewayError
-        if isinstance(exc, LineTooLong):
-            error = HeadTooLarge("A line of the request head is too long.", code="request_head_too_large")
+        if isinstance(exc, LineTooLong) or (message or "").startswith(_TOO_MANY_FIELDS):
+            error = HeadTooLarge("The request head is too large.", code="request_head_too_large")
         elif isinstance(exc, HttpProcessingError):
             error = InvalidRequest(f"The request head cannot be read: {(message or exc.message).splitlines()[0][:200]}")
         else:
@@ -237,7 +240,7 @@ async def serve(  # noqa: PLR0913  what it stands on, by name
         keepalive_timeout=_KEEPALIVE_SECONDS,
         max_line_size=bounds.head_bytes,
         max_field_size=bounds.head_bytes,
-        max_headers=1024,
+        max_headers=_MAX_FIELDS,
     )
     runner = web.ServerRunner(server, shutdown_timeout=drain_seconds)
     await runner.setup()

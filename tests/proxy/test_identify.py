@@ -90,6 +90,12 @@ def test_a_key_of_another_project_is_forbidden() -> None:
     assert refused.value.status_hint == 403
 
 
+def test_a_key_without_its_scheme_is_not_repeated_in_the_message() -> None:
+    with pytest.raises(Unauthenticated) as refused:
+        identify(HeadersOnly([("Authorization", "sk-alice")]), PRINCIPALS)
+    assert "sk-alice" not in refused.value.message
+
+
 def test_an_unknown_key_is_not_repeated_in_the_message() -> None:
     key = "sk-0123456789abcdefghijklmnop"
     with pytest.raises(Unauthenticated) as refused:

@@ -127,6 +127,9 @@ async def test_a_body_that_cannot_be_read_is_refused_in_the_apis_shape(
             id="many fields, long together",
         ),
         pytest.param(
+            b"GET / HTTP/1.1\r\nHost: a\r\n" + b"A: \r\n" * 1500 + b"\r\n", 431, id="many fields, each of nothing"
+        ),
+        pytest.param(
             b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
             400,
             id="two lengths, the way to smuggle",
@@ -146,6 +149,7 @@ async def test_a_head_that_cannot_be_read_is_refused_in_the_apis_shape(raw: byte
         answer = await asyncio.to_thread(send, base)
     assert answer.status == status
     assert answer.header("content-type") == "application/json"
+    assert (answer.header("x-request-id") or "").startswith("req_")
     assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
 
 

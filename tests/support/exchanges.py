@@ -29,7 +29,7 @@ MODELS = {
 }
 
 
-def make_exchange(  # noqa: PLR0913  all but the first are rarely given
+def make_exchange(
     fields: dict[str, Any] | None = None,
     *,
     rules: dict[str, Rule] | None = None,

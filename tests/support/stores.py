@@ -104,7 +104,7 @@ class StoreServer:
             "loglevel": "warning",
         }
         options = [text for name, value in settings.items() for text in (f"--{name}", str(value))]
-        self._process = subprocess.Popen([self._binary, *options], stdout=subprocess.DEVNULL)  # noqa: S603 - our own
+        self._process = subprocess.Popen([self._binary, *options], stdout=subprocess.DEVNULL)
         self._wait_until_ready()
 
     def kill(self) -> None:
