@@ -5,7 +5,6 @@ Decides nothing and speaks no protocol; how a request is answered stands in `han
 
 from __future__ import annotations
 
-import asyncio
 import time
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
@@ -28,6 +27,7 @@ from proxy.upstreams.client import ClientBounds, UpstreamClient
 from proxy.upstreams.dispatch import Dispatcher
 
 if TYPE_CHECKING:
+    import asyncio
     import socket
     from collections.abc import AsyncIterator
 
@@ -57,10 +57,11 @@ class Gateway:
         )
         try:
             await self._framed(request, writer, exchange)
-        except (ClientLeft, asyncio.CancelledError) as left:
+        except ClientLeft as left:
             note_error(exchange, left)
-            if isinstance(left, asyncio.CancelledError):
-                raise
+        except BaseException as error:
+            note_error(exchange, error)
+            raise
         finally:
             exchange.ended = time.monotonic()
             self._tell(exchange)

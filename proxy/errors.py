@@ -107,8 +107,12 @@ def note_error(exchange: Exchange, error: BaseException) -> None:
         exchange.outcome = Outcome.REJECTED
     elif isinstance(error, UpstreamError):
         exchange.outcome = Outcome.UPSTREAM_ERROR
-    elif isinstance(error, asyncio.CancelledError | ClientLeft) and exchange.outcome is Outcome.FAILED:
-        exchange.outcome = Outcome.CLIENT_LEFT
+    elif isinstance(error, asyncio.CancelledError | ClientLeft):
+        if exchange.outcome is Outcome.FAILED:
+            exchange.outcome = Outcome.CLIENT_LEFT
+    elif not isinstance(error, GatewayError):  # a fault of ours: the front door answers 500
+        exchange.status = exchange.status or GatewayError.status
+        exchange.error_code = GatewayError.code
 
 
 _DEFAULT_RETRY_AFTER_SECONDS = 1

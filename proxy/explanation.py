@@ -14,12 +14,13 @@ from urllib.parse import urlsplit
 from policies.cacheability import Bypass, Keyed, is_deterministic
 from policies.decision import decide
 from policies.errors import Rejection
+from policies.requests.api_version import read_api_version
 from policies.requests.asked import Dialect, Endpoint
 from policies.requests.body import decode_body
 from policies.requests.dialects import read_request
 from proxy.config_references import suggest
 from proxy.errors import error_object, status_of
-from proxy.routes import api_version, find_route
+from proxy.routes import find_route
 
 if TYPE_CHECKING:
     from policies.decision import Decision
@@ -85,7 +86,7 @@ def _read(configuration: Configuration, body: bytes, path: str) -> AskedRequest:
         dialect=next(dialect for beginning, dialect in _DIALECTS if route.name.startswith(beginning)),
         fields=decode_body(body, max_depth=configuration.bounds.json_depth),
         path_model=model,
-        api_version=api_version(parts.query),
+        api_version=read_api_version(parts.query),
     )
 
 

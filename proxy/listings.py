@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from policies.errors import InvalidRequest, UnknownModel
+from policies.requests.api_version import read_api_version
 from proxy.identify import identify
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def _one(
     request: Request, exchange: Exchange, snapshot: Snapshot, name: str, shape: Callable[[str], JSONObject]
 ) -> bytes:
     principal = exchange.principal = identify(request, snapshot.principals)
-    if not principal.may_use(snapshot.rulebook.model(name).name):
+    if name not in snapshot.rulebook.usable_names(principal):  # one that is for others only does not exist either
         raise UnknownModel(f"The model {name[:100]!r} does not exist, or your key may not use it.")
     return msgspec.json.encode(shape(name))
 
@@ -66,7 +67,7 @@ def engine(request: Request, exchange: Exchange, snapshot: Snapshot, name: str) 
 
 def azure_models(request: Request, exchange: Exchange, snapshot: Snapshot, _: str | None) -> bytes:
     """Answer `GET /openai/models?api-version=…`. Raises InvalidRequest without the version."""
-    if "api-version=" not in request.query:
+    if not read_api_version(request.query):
         raise InvalidRequest("Azure's dialect needs `?api-version=…` in the address.", param="api-version")
     return _all(request, exchange, snapshot, _model_object)
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import unquote
 
-from policies.errors import InvalidRequest, MethodNotAllowed, UnknownRoute
+from policies.errors import MethodNotAllowed, UnknownRoute
+from policies.requests.api_version import read_api_version
 from policies.requests.asked import Dialect, Endpoint
 from proxy import listings
 from proxy.exchange import Outcome
@@ -45,7 +46,7 @@ class Route:
 
 def _generates(endpoint: Endpoint, dialect: Dialect) -> Callable[[Call], Awaitable[None]]:
     async def answer(call: Call) -> None:
-        generation = Generation(endpoint, dialect, call.model, api_version(call.request.query))
+        generation = Generation(endpoint, dialect, call.model, read_api_version(call.request.query))
         await generate(
             call.request,
             call.writer,
@@ -64,14 +65,6 @@ def _lists(listing: Callable[..., bytes]) -> Callable[[Call], Awaitable[None]]:
         await call.writer.respond(200, [("Content-Type", "application/json"), ("Cache-Control", "no-store")], body)
 
     return answer
-
-
-def api_version(query: str) -> str | None:
-    """Return the query's `api-version`; None without one. Raises InvalidRequest where it stands there twice."""
-    versions = [value for name, value in parse_qsl(query, keep_blank_values=True) if name == "api-version"]
-    if len(versions) > 1:
-        raise InvalidRequest("The query names `api-version` more than once; name it once.", param="api-version")
-    return versions[0] if versions else None
 
 
 _MODEL = "{model}"

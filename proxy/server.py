@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Awaitable, Callable, Sequence
 
+    from aiohttp import StreamReader
     from aiohttp.abc import AbstractStreamWriter
 
     from policies.errors import Rejection
@@ -37,6 +38,8 @@ _BACKLOG = 1024
 _KEEPALIVE_SECONDS = 75.0
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _MAX_FIELDS = 1024
+_HEADS_READ = 4
+"""How many times the bound of a head is read before the connection is broken: a little above is told with a 431."""
 _TOO_MANY_FIELDS = "Too many headers"  # how aiohttp says it; the exception's type is that of any bad message
 
 
@@ -157,11 +160,29 @@ class ServedWriter:
 class _Protocol(RequestHandler):
     """aiohttp's connection handler, speaking OpenAI's error shape where it answers on its own."""
 
-    __slots__ = ("_note_fault",)
+    __slots__ = ("_last_body", "_most_head_bytes", "_note_fault", "_unfinished_head_bytes")
 
     def __init__(self, manager: _Server, *, note_fault: NoteFault, **kwargs: Any) -> None:  # noqa: ANN401  aiohttp's own
         super().__init__(manager, **kwargs)
         self._note_fault = note_fault
+        self._most_head_bytes = _HEADS_READ * kwargs["max_line_size"]
+        self._unfinished_head_bytes = 0
+        self._last_body: StreamReader | None = None
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes of the client; break the connection when a head goes on and on.
+
+        aiohttp bounds each line of a head and their number, and so lets it grow to the product of both.
+        """
+        heads = self._request_count
+        super().data_received(data)
+        if self._request_count != heads:
+            self._last_body = self._messages[-1][1] if self._messages else None
+            self._unfinished_head_bytes = 0
+        elif self._last_body is None or self._last_body.is_eof():
+            self._unfinished_head_bytes += len(data)
+            if self._unfinished_head_bytes > self._most_head_bytes and self.transport is not None:
+                self.transport.abort()
 
     def handle_error(
         self,

@@ -38,7 +38,7 @@ def exchange(**facts: object) -> Exchange:
         pytest.param(
             ClientLeft(), {"outcome": Outcome.COMPLETED}, Outcome.COMPLETED, 0, None, id="it left with all it asked for"
         ),
-        pytest.param(ZeroDivisionError(), {}, Outcome.FAILED, 0, None, id="a fault of ours"),
+        pytest.param(ZeroDivisionError(), {}, Outcome.FAILED, 500, "internal_error", id="a fault of ours"),
     ],
 )
 def test_how_an_error_ends_an_exchange(

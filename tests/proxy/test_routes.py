@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from policies.errors import InvalidRequest, MethodNotAllowed, UnknownRoute
-from proxy.routes import api_version, find_route
+from policies.errors import MethodNotAllowed, UnknownRoute
+from proxy.routes import find_route
 
 
 @pytest.mark.parametrize(
@@ -79,16 +79,3 @@ def test_another_method_is_told_which_are_taken(method: str, path: str, allowed:
     with pytest.raises(MethodNotAllowed) as refused:
         find_route(method, path)
     assert refused.value.allowed == allowed
-
-
-@pytest.mark.parametrize(
-    ("query", "version"),
-    [("", None), ("api-version=2024-10-21", "2024-10-21"), ("a=b&api-version=", ""), ("Api-Version=1", None)],
-)
-def test_the_querys_version_is_read_as_it_stands(query: str, version: str | None) -> None:
-    assert api_version(query) == version
-
-
-def test_two_versions_are_refused() -> None:
-    with pytest.raises(InvalidRequest, match="more than once"):
-        api_version("api-version=1&api-version=1")

@@ -153,6 +153,30 @@ async def test_a_head_that_cannot_be_read_is_refused_in_the_apis_shape(raw: byte
     assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
 
 
+async def test_a_head_that_goes_on_and_on_is_not_read_to_its_end() -> None:
+    def pour(base: str) -> bytes:
+        client = Raw(base)
+        client.send(b"GET / HTTP/1.1\r\nHost: a\r\n")
+        try:
+            for number in range(20):  # 80 KB where 8 KiB are allowed, and no end in sight
+                client.send(b"A%d: %s\r\n" % (number, b"x" * 4000))
+            return client.s.recv(1)
+        except ConnectionError:
+            return b""
+        finally:
+            client.close()
+
+    async with served(echo) as base:
+        assert await asyncio.to_thread(pour, base) == b""
+
+
+async def test_a_long_body_behind_a_short_head_is_no_long_head() -> None:
+    async with served(echo) as base:
+        answer = await ask(base, headers=[("Content-Length", "900")], body=b"x" * 900)
+        again = await ask(base, headers=[("Transfer-Encoding", "chunked")], body=b"1\r\nx\r\n" * 900 + b"0\r\n\r\n")
+    assert (answer.status, again.status) == (200, 200)
+
+
 async def test_the_library_behind_is_not_told() -> None:
     async with served(echo) as base:
         answer = await ask(base)
