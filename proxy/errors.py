@@ -8,6 +8,7 @@
         UpstreamBroken     502  the connection broke before or within the answer
       StoreError
         StoreUnavailable   503  the store is away, hung or answered an error
+      Draining             503  the process is ending and the answer could not be finished in time
       BodyTooSlow          408  the client did not send its body in time
       ClientLeft            -   the client closed its connection; nobody is there to be answered
 
@@ -94,6 +95,22 @@ class BodyTooSlow(GatewayError):  # noqa: N818
     code = "request_timeout"
 
 
+class Draining(GatewayError):  # noqa: N818
+    """The process is ending, and the answer could not be finished within its drain time-out."""
+
+    status = 503
+    code = "draining"
+
+
+DRAINING = "draining"
+"""The reason with which handlers are cancelled at the end of a drain; a client that leaves cancels without one."""
+
+
+def is_draining(cancelled: asyncio.CancelledError) -> bool:
+    """Tell whether a cancellation is the end of a drain, so that somebody is still there to be told."""
+    return cancelled.args == (DRAINING,)
+
+
 class ClientLeft(ConnectionError):  # noqa: N818
     """The client closed its connection while it was being answered."""
 
@@ -107,6 +124,9 @@ def note_error(exchange: Exchange, error: BaseException) -> None:
         exchange.outcome = Outcome.REJECTED
     elif isinstance(error, UpstreamError):
         exchange.outcome = Outcome.UPSTREAM_ERROR
+    elif isinstance(error, asyncio.CancelledError) and is_draining(error):
+        exchange.status = exchange.status or Draining.status
+        exchange.error_code = Draining.code
     elif isinstance(error, asyncio.CancelledError | ClientLeft):
         if exchange.outcome is Outcome.FAILED:
             exchange.outcome = Outcome.CLIENT_LEFT

@@ -5,10 +5,11 @@ Anything else that feels like a middleware is a station of the path (STYLE §3).
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from policies.errors import Rejection
-from proxy.errors import GatewayError, error_headers, error_object, note_error, status_of
+from proxy.errors import Draining, GatewayError, error_headers, error_object, is_draining, note_error, status_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -72,10 +73,18 @@ def with_errors(answer: Answer) -> Answer:
         try:
             await answer(request, writer, exchange)
         except (Rejection, GatewayError) as error:
-            note_error(exchange, error)
-            if writer.is_started:
-                writer.abort()
-            else:
-                await writer.respond(status_of(error), error_headers(error), error_object(error))
+            await _render(error, writer, exchange)
+        except asyncio.CancelledError as cancelled:
+            if not is_draining(cancelled):
+                raise
+            await _render(Draining("The gateway is being stopped; send the request again."), writer, exchange)
 
     return rendered
+
+
+async def _render(error: Rejection | GatewayError, writer: Writer, exchange: Exchange) -> None:
+    note_error(exchange, error)
+    if writer.is_started:
+        writer.abort()
+    else:
+        await writer.respond(status_of(error), error_headers(error), error_object(error))

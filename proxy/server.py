@@ -15,13 +15,13 @@ from aiohttp.web_protocol import RequestHandler
 from multidict import CIMultiDict
 
 from policies.errors import InvalidRequest, PayloadTooLarge
-from proxy.errors import BodyTooSlow, ClientLeft, GatewayError, error_headers, error_object, status_of
+from proxy.errors import DRAINING, BodyTooSlow, ClientLeft, GatewayError, error_headers, error_object, status_of
 from proxy.exchange import new_request_id
 from proxy.wire.codings import decode_body
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Sequence
 
     from aiohttp import StreamReader
     from aiohttp.abc import AbstractStreamWriter
@@ -37,6 +37,8 @@ _SERVER = ("Server", "tidegate")
 _BACKLOG = 1024
 _KEEPALIVE_SECONDS = 75.0
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+_LAST_WORDS_SECONDS = 1.0
+"""How long an answer that is cut short at the end of a drain may take to say so and to be settled."""
 _MAX_FIELDS = 1024
 _HEADS_READ = 4
 """How many times the bound of a head is read before the connection is broken: a little above is told with a 431."""
@@ -236,21 +238,19 @@ async def serve(  # noqa: PLR0913  what it stands on, by name
 ) -> None:
     """Answer requests from `sock` until `stopping` is set, then finish those under way within `drain_seconds`.
 
-    `note_fault` is told what `answer` should not have raised; its client gets a 500.
+    What is not finished by then, or when this is cancelled, is cancelled with `DRAINING` for a reason, and has a moment
+    for its last words. `note_fault` is told what `answer` should not have raised; its client gets a 500.
     """
+    under_way: set[asyncio.Task[Any]] = set()
 
     async def handle(aio: web.BaseRequest) -> web.StreamResponse:
-        request, writer = ServedRequest(aio, bounds), ServedWriter(aio)
-        if request.head_bytes > bounds.head_bytes:
-            error = HeadTooLarge(
-                f"The request head is larger than {bounds.head_bytes} bytes.", code="request_head_too_large"
-            )
-            await writer.respond(status_of(error), _own_headers(error), error_object(error))
-        else:
-            await answer(request, writer)
-        if writer.response is None:
-            raise ConnectionError("Nothing was answered; the connection is closed.")
-        return writer.response
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101  every handler runs in one
+        under_way.add(task)
+        try:
+            return await _answer_one(answer, aio, bounds)
+        finally:
+            under_way.discard(task)
 
     server = _Server(
         handle,
@@ -263,10 +263,43 @@ async def serve(  # noqa: PLR0913  what it stands on, by name
         max_field_size=bounds.head_bytes,
         max_headers=_MAX_FIELDS,
     )
-    runner = web.ServerRunner(server, shutdown_timeout=drain_seconds)
+    runner = web.ServerRunner(server, shutdown_timeout=_LAST_WORDS_SECONDS)
     await runner.setup()
+    site = web.SockSite(runner, sock, backlog=_BACKLOG)
+    patience_seconds = 0.0
     try:
-        await web.SockSite(runner, sock, backlog=_BACKLOG).start()
+        await site.start()
         await stopping.wait()
+        patience_seconds = drain_seconds
     finally:
+        await site.stop()
+        server.pre_shutdown()
+        await _finish(under_way, patience_seconds)
         await runner.cleanup()
+
+
+async def _answer_one(
+    answer: Callable[[Request, Writer], Awaitable[None]], aio: web.BaseRequest, bounds: Bounds
+) -> web.StreamResponse:
+    request, writer = ServedRequest(aio, bounds), ServedWriter(aio)
+    if request.head_bytes > bounds.head_bytes:
+        error = HeadTooLarge(
+            f"The request head is larger than {bounds.head_bytes} bytes.", code="request_head_too_large"
+        )
+        await writer.respond(status_of(error), _own_headers(error), error_object(error))
+    else:
+        await answer(request, writer)
+    if writer.response is None:
+        raise ConnectionError("Nothing was answered; the connection is closed.")
+    return writer.response
+
+
+async def _finish(under_way: Collection[asyncio.Task[Any]], patience_seconds: float) -> None:
+    """Wait for answers under way, then cancel those that are left and wait for their last words."""
+    if under_way:
+        await asyncio.wait(tuple(under_way), timeout=patience_seconds)
+    left = tuple(under_way)
+    for task in left:
+        task.cancel(DRAINING)
+    if left:
+        await asyncio.wait(left, timeout=_LAST_WORDS_SECONDS)

@@ -23,12 +23,8 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
 
 
-COMMANDS = [
-    shlex.split(line, comments=True)[1:]
-    for block in blocks("sh")
-    for line in block.splitlines()
-    if line.startswith("./run ")
-]
+LINES = [line for block in blocks("sh") for line in block.splitlines()]
+COMMANDS = [shlex.split(line, comments=True)[1:] or ["run"] for line in LINES if re.match(r"\./run( |$)", line)]
 
 
 def parsed(arguments: list[str]) -> Namespace:

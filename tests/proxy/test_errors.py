@@ -7,6 +7,7 @@ import pytest
 
 from policies.errors import LimitExceeded, PolicyViolation, Unauthenticated
 from proxy.errors import (
+    DRAINING,
     ClientLeft,
     GatewayError,
     StoreUnavailable,
@@ -35,6 +36,7 @@ def exchange(**facts: object) -> Exchange:
         pytest.param(UpstreamBroken("x"), {"status": 200}, Outcome.UPSTREAM_ERROR, 200, "upstream_broken", id="sent"),
         pytest.param(ClientLeft(), {}, Outcome.CLIENT_LEFT, 0, None, id="the client left"),
         pytest.param(asyncio.CancelledError(), {}, Outcome.CLIENT_LEFT, 0, None, id="it left while nobody wrote"),
+        pytest.param(asyncio.CancelledError(DRAINING), {}, Outcome.FAILED, 503, "draining", id="the drain was over"),
         pytest.param(
             ClientLeft(), {"outcome": Outcome.COMPLETED}, Outcome.COMPLETED, 0, None, id="it left with all it asked for"
         ),

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,7 @@ from policies.errors import (
     UnknownModel,
     UnknownRoute,
 )
-from proxy.errors import BodyTooSlow, NoUpstreamLeft, StoreUnavailable, UpstreamTooSlow, UpstreamUnusable
+from proxy.errors import DRAINING, BodyTooSlow, NoUpstreamLeft, StoreUnavailable, UpstreamTooSlow, UpstreamUnusable
 from proxy.exchange import Exchange, Outcome
 from proxy.middlewares import with_errors, with_request_id
 
@@ -85,6 +86,25 @@ async def test_an_error_before_the_head_is_answered_in_the_apis_shape(
     assert {name: writer.header(name) for name in fields} == fields
     assert writer.header("x-request-id") == "req_1"
     assert facts.outcome is outcome
+
+
+async def test_a_drain_that_is_over_is_told_to_whoever_still_waits() -> None:
+    async def wait(_request: Request, _writer: Writer, _exchange: Exchange) -> None:
+        raise asyncio.CancelledError(DRAINING)
+
+    writer, facts = MemoryWriter(), exchange()
+    await with_errors(wait)(PlainRequest(), writer, facts)
+    assert (writer.status, writer.header("retry-after"), facts.error_code) == (503, "1", "draining")
+
+
+async def test_a_client_that_left_is_not_answered() -> None:
+    async def wait(_request: Request, _writer: Writer, _exchange: Exchange) -> None:
+        raise asyncio.CancelledError
+
+    writer = MemoryWriter()
+    with pytest.raises(asyncio.CancelledError):
+        await with_errors(wait)(PlainRequest(), writer, exchange())
+    assert not writer.is_started
 
 
 async def test_an_answer_that_has_begun_is_broken_off() -> None:

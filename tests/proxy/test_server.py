@@ -278,6 +278,32 @@ async def test_stopping_finishes_the_answer_under_way() -> None:
     assert (answer.status, answer.body, answer.complete) == (200, b"first last", True)
 
 
+async def test_an_answer_that_outlasts_the_drain_is_told_and_has_its_last_words() -> None:
+    started = asyncio.Event()
+
+    async def endless(_request: Request, writer: Writer) -> None:
+        await writer.start(200, [])
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError as cancelled:
+            await writer.write(str(cancelled).encode())
+            await writer.finish()
+
+    sock = socket.create_server(("127.0.0.1", 0))
+    sock.setblocking(False)  # noqa: FBT003  the standard library's own signature
+    base, stopping = f"http://127.0.0.1:{sock.getsockname()[1]}", asyncio.Event()
+    serving = asyncio.create_task(
+        serve(endless, sock, stopping, bounds=BOUNDS, drain_seconds=0.05, note_fault=no_fault)
+    )
+    asked = asyncio.create_task(ask(base))
+    await started.wait()
+    stopping.set()
+    answer = await asked
+    await serving
+    assert (answer.body, answer.complete) == (b"draining", True)
+
+
 async def test_a_fault_of_ours_is_told_in_the_apis_shape_and_to_the_operator() -> None:
     async def fail(_request: Request, _writer: Writer) -> None:
         raise ZeroDivisionError("secret detail")
