@@ -9,6 +9,7 @@ says otherwise. This file does not know whether a request is cacheable, nor who 
 from __future__ import annotations
 
 from hashlib import sha256
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -86,6 +87,19 @@ def _one_or_many(value: object) -> object:
     return value[0] if isinstance(value, list) and len(value) == 1 and isinstance(value[0], str | list) else value
 
 
+def _input(value: object) -> object:
+    """Write a prompt or input: an array of one as its element, token ids as integers."""
+    only = _one_or_many(value)
+    if not isinstance(only, list):
+        return only
+    ids = chain.from_iterable(only) if only and isinstance(only[0], list) else only
+    return _whole_numbers(only) if float in set(map(type, ids)) else only
+
+
+def _whole_numbers(value: object) -> object:
+    return list(map(_whole_numbers, value)) if isinstance(value, list) else _number(value)
+
+
 def _same(value: object, default: object) -> bool:
     """Compare with type: `false` is not `0`."""
     return type(value) is type(default) and value == default
@@ -107,9 +121,9 @@ _SAMPLING: Final[dict[str, Callable[[object], object]]] = {
 }
 
 _FORMS: Final[dict[Endpoint, dict[str, Callable[[object], object]]]] = {
-    Endpoint.COMPLETIONS: {**_SAMPLING, "best_of": _number, "logprobs": _number, "prompt": _one_or_many},
+    Endpoint.COMPLETIONS: {**_SAMPLING, "best_of": _number, "logprobs": _number, "prompt": _input},
     Endpoint.CHAT: {**_SAMPLING, "max_completion_tokens": _number, "top_logprobs": _number},
-    Endpoint.EMBEDDINGS: {"cache_level": _number, "dimensions": _number, "input": _one_or_many},
+    Endpoint.EMBEDDINGS: {"cache_level": _number, "dimensions": _number, "input": _input},
 }
 """Parameters whose value has several spellings, by endpoint, and the function that picks one."""
 

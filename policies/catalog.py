@@ -50,12 +50,14 @@ class ModelSettings(Settings):
     """Largest `logprobs` that completions take."""
     token_ceiling: Literal["max_tokens", "max_completion_tokens"] = "max_completion_tokens"  # noqa: S105  a name
     """Under which name an open ceiling of a chat request is written."""
+    image_tokens: PositiveInt = 2_048
+    """What an image in a chat counts for, whatever its size: the most that the model makes of one."""
     request_overhead_tokens: NonNegativeInt = 8
-    """Added to the byte bound once a request."""
+    """Added to the byte bound once a request, for what the model's chat template adds by itself."""
     message_overhead_tokens: NonNegativeInt = 16
     """Added to the byte bound for every message or prompt."""
     price: Price | None = None
-    """What tokens cost; absent: the model is free, and a usd limit refuses it."""
+    """What tokens cost; absent: its tokens count, and cost nothing."""
 
 
 @dataclass(frozen=True, slots=True)

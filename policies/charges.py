@@ -13,7 +13,7 @@ from policies.errors import InvalidRequest
 from policies.pricing import cost_microdollars
 from policies.requests.asked import Action, Adjustment, EffectiveRequest, Endpoint
 from policies.requests.dialects import view_of
-from policies.tokens import bound_input_tokens, estimate_input_tokens, estimate_tokens
+from policies.tokens import BYTES_PER_TOKEN, bound_input_tokens, estimate_input_tokens, estimate_tokens
 
 if TYPE_CHECKING:
     from policies.catalog import Model
@@ -139,17 +139,20 @@ def _configured_ceiling(effective: EffectiveRequest, model: Model, name: str) ->
 def charge(effective: EffectiveRequest, model: Model, worst: WorstCase, seen: Seen) -> Charged:
     """Return what a request that went upstream is charged, given what was seen of its answer.
 
-    The upstream's report is believed, but for several choices or prompts not below our own count, as some servers
-    report one of them only. Without a report the prompt and what was generated are estimated, never above the worst
-    case. A failure before the first token costs nothing; an answer that could not be seen costs the worst case.
+    The upstream's report is believed; but of several choices or prompts our own count where that is much larger, as
+    some servers report one of them only. Without a report the prompt and what was generated are estimated, never above
+    the worst case. A failure before the first token costs nothing; an answer that could not be seen costs the worst
+    case.
     """
+    if not seen.is_served:
+        return NOTHING
     if seen.usage is not None:
         return _reported(effective, model, worst, seen, seen.usage)
     has_generated = bool(seen.content_events or seen.content_bytes)
-    if not seen.is_served or not (has_generated or seen.is_ended or seen.is_abandoned):
+    if not (has_generated or seen.is_ended or seen.is_abandoned):
         return NOTHING
     is_countable = seen.is_readable if seen.is_ended else effective.view.is_stream
-    if has_generated or is_countable:
+    if has_generated or is_countable or not _may_generate(worst):
         return _counted(effective, model, worst, seen)
     return at_worst(worst)
 
@@ -159,13 +162,22 @@ def at_worst(worst: WorstCase) -> Charged:
     return Charged(worst.input_tokens, worst.output_tokens, 0, 0, worst.cost_microdollars, "worst_case")
 
 
+def _may_generate(worst: WorstCase) -> bool:
+    return worst.output_tokens > 0 or not worst.is_bounded
+
+
 def _reported(effective: EffectiveRequest, model: Model, worst: WorstCase, seen: Seen, usage: Usage) -> Charged:
-    own_input, own_output = _own_count(effective, worst, seen)
     input_tokens, output_tokens = usage.input_tokens, usage.output_tokens
-    if effective.view.prompt_count > 1:
-        input_tokens = max(input_tokens, own_input)
-    if effective.view.candidates > 1:
-        output_tokens = max(output_tokens, own_output)
+    view = effective.view
+    if view.prompt_count > 1:
+        own_input = min(estimate_input_tokens(effective, model), worst.input_tokens)
+        token_ids = view.input_size(effective.fields).token_ids  # these are no estimate
+        input_tokens = max(token_ids, _credible(usage.input_tokens, own_input))
+    if view.candidates > 1 and not view.echo_size().token_ids:  # whose text is of a length that nobody knows
+        own_output = _at_most(worst, _seen_output(effective, seen))
+        output_tokens = _credible(usage.output_tokens, own_output)
+    if seen.is_abandoned and not seen.is_ended:
+        input_tokens, output_tokens = min(input_tokens, worst.input_tokens), _at_most(worst, output_tokens)
     return _charged(
         model,
         input_tokens=input_tokens,
@@ -176,16 +188,38 @@ def _reported(effective: EffectiveRequest, model: Model, worst: WorstCase, seen:
     )
 
 
+def _credible(reported: int, own: int) -> int:
+    """Return the report, unless it is at most two thirds of our own count.
+
+    Our count takes four bytes for a token; most text has some more, so that a right report is often a little smaller.
+    A server that reports one of two choices reports about half.
+    """
+    return own if 3 * reported <= 2 * own else reported
+
+
 def _counted(effective: EffectiveRequest, model: Model, worst: WorstCase, seen: Seen) -> Charged:
-    input_tokens, output_tokens = _own_count(effective, worst, seen)
-    return _charged(model, input_tokens=input_tokens, output_tokens=output_tokens, known="counted")
+    """Charge without a report; candidates that were generated and not returned count like those that were."""
+    view = effective.view
+    output_tokens = -(-_seen_output(effective, seen) * view.candidates // view.choices)
+    return _charged(
+        model,
+        input_tokens=min(estimate_input_tokens(effective, model), worst.input_tokens),
+        output_tokens=_at_most(worst, output_tokens),
+        known="counted",
+    )
 
 
-def _own_count(effective: EffectiveRequest, worst: WorstCase, seen: Seen) -> tuple[int, int]:
-    """Return input and output as far as they can be told without a report, not above the worst case."""
-    input_tokens = min(estimate_input_tokens(effective), worst.input_tokens)
-    generated = max(seen.content_events, estimate_tokens(seen.content_bytes)) if effective.view.candidates else 0
-    return input_tokens, min(generated, worst.output_tokens) if worst.is_bounded else generated
+def _seen_output(effective: EffectiveRequest, seen: Seen) -> int:
+    """Return about how many tokens the choices have, less what they repeat of the prompt."""
+    echo = effective.view.echo_size()
+    echo_bytes = echo.text_bytes + echo.token_ids * BYTES_PER_TOKEN
+    if not echo_bytes:
+        return max(seen.content_events, estimate_tokens(seen.content_bytes))
+    return estimate_tokens(max(0, seen.content_bytes - echo_bytes))
+
+
+def _at_most(worst: WorstCase, output_tokens: int) -> int:
+    return min(output_tokens, worst.output_tokens) if worst.is_bounded else output_tokens
 
 
 def _charged(  # noqa: PLR0913  a charge's parts, each by name
@@ -197,10 +231,8 @@ def _charged(  # noqa: PLR0913  a charge's parts, each by name
     reasoning_tokens: int = 0,
     known: Known,
 ) -> Charged:
+    cached = min(cached_input_tokens, input_tokens)
     cost = cost_microdollars(
-        model.settings.price,
-        input_tokens=input_tokens,
-        output_tokens=output_tokens,
-        cached_input_tokens=cached_input_tokens,
+        model.settings.price, input_tokens=input_tokens, output_tokens=output_tokens, cached_input_tokens=cached
     )
-    return Charged(input_tokens, output_tokens, cached_input_tokens, reasoning_tokens, cost, known)
+    return Charged(input_tokens, output_tokens, cached, min(reasoning_tokens, output_tokens), cost, known)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from policies.advisories import advise
 from policies.cacheability import plan_cache
 from policies.charges import close_ceiling, worst_case
 from policies.errors import Forbidden
@@ -32,9 +33,9 @@ if TYPE_CHECKING:
 class Decision:
     """Everything that is decided before anything is done.
 
-    `adjustments` are in the order they were made, normalisations first; `worst_case` is what is held;
-    `limits` those that bind this request, with what each is asked for; `candidates` the deployments in the order
-    they are to be tried.
+    `adjustments` are in the order they were made, normalisations first; `advisories` what the client had better know
+    of what is left; `worst_case` is what is held; `limits` those that bind this request, with what each is asked for;
+    `candidates` the deployments in the order they are to be tried.
     """
 
     asked: AskedRequest
@@ -43,6 +44,7 @@ class Decision:
     policy: EffectivePolicy
     effective: EffectiveRequest
     adjustments: tuple[Adjustment, ...]
+    advisories: tuple[str, ...]
     worst_case: WorstCase
     limits: tuple[BoundLimit, ...]
     cache: CachePlan
@@ -84,6 +86,7 @@ def decide(
         policy=policy,
         effective=effective,
         adjustments=(*asked.adjustments, *adjustments),
+        advisories=advise(effective),
         worst_case=worst,
         limits=bind_limits(policy.limits, principal, model, effective, worst),
         cache=plan_cache(

@@ -1,4 +1,4 @@
-"""Is a stored answer still good for this request: age, time to live, the client's bound, and form (SPEC §6).
+"""Is a stored answer still good for this request: age, time to live, and the client's bound (SPEC §6).
 
 Arithmetic on numbers that it is given; it knows no clock, no entry and no store.
 """
@@ -22,14 +22,10 @@ class Fit(StrEnum):
     """Older than its time to live."""
     TOO_OLD = "max-age"
     """Fresh, and older than the client takes."""
-    OTHER_FORM = "other-form"
-    """A stream where a whole answer is asked for, or the reverse."""
 
 
-def judge(plan: Keyed, *, age_milliseconds: int, is_stored_stream: bool, wants_stream: bool) -> Fit:
+def judge(plan: Keyed, age_milliseconds: int) -> Fit:
     """Tell whether a stored answer may be served under a plan."""
-    if is_stored_stream is not wants_stream:
-        return Fit.OTHER_FORM
     if age_milliseconds >= plan.ttl_seconds * _MILLISECONDS:
         return Fit.STALE
     if plan.max_age_seconds is not None and age_milliseconds >= plan.max_age_seconds * _MILLISECONDS:
@@ -47,6 +43,10 @@ def age_seconds(age: int) -> int:
     return age // _MILLISECONDS
 
 
-def left_seconds(plan: Keyed, age: int) -> int:
-    """Return for how long an answer of this age in milliseconds stays fresh: `ttl` of `Cache-Status`."""
-    return plan.ttl_seconds - age // _MILLISECONDS
+def left_seconds(plan: Keyed, age: int, stored_for_seconds: int | None = None) -> int:
+    """Return for how long an answer of this age in milliseconds can be served: `ttl` of `Cache-Status`.
+
+    `stored_for_seconds` is the life that the plan of its fetch gave it, after which it is gone whatever this plan says.
+    """
+    life = plan.ttl_seconds if stored_for_seconds is None else min(plan.ttl_seconds, stored_for_seconds)
+    return max(0, life - age // _MILLISECONDS)

@@ -7,24 +7,38 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final
 
+from policies.charges import Charged
 from policies.windows import MAX_COUNT, Calendar, Tank, Unwindowed, Window, make_tank, parse_window
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from policies.catalog import Model
-    from policies.charges import Charged, WorstCase
+    from policies.charges import WorstCase
     from policies.policy import Limit
     from policies.principals import Principal
     from policies.requests.asked import EffectiveRequest
+    from policies.usage import Usage
 
 MORE_THAN_ANY: Final = MAX_COUNT + 1
 """Stands for every ask above what limits can tell apart."""
 
 _SEPARATORS: Final = re.compile(r"[^A-Za-z0-9._]+")
+
+
+class Taking(StrEnum):
+    """When a limit is taken from; the words are those of `admit.lua`."""
+
+    SPEND = "spend"
+    """At admission, for good."""
+    HOLD = "hold"
+    """Held from admission on, until the settlement says how much it was."""
+    MISS = "miss"
+    """Held likewise, but not by answers from the cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +123,18 @@ class BoundLimit:
         """Whether an answer from the cache needs room too: requests, concurrency, and what says `charge_hits: full`."""
         return self.limit.of != "tokens" or self.limit.charge_hits == "full"
 
+    @property
+    def taking(self) -> Taking:
+        """When the limit is taken from."""
+        if self.limit.of == "requests":
+            return Taking.SPEND
+        return Taking.HOLD if self.is_taken_by_hits else Taking.MISS
+
+    @property
+    def at_worst(self) -> int:
+        """What the request takes if nobody ever tells the truth about it."""
+        return 0 if self.named.is_returned else self.ask
+
 
 def bind_limits(
     limits: Sequence[NamedLimit],
@@ -144,6 +170,18 @@ def needs_ceiling(limits: Sequence[NamedLimit], model: Model) -> bool:
 def taken(bound: BoundLimit, charged: Charged) -> int:
     """Return what a request takes from a limit once its charge is known; what is returned takes nothing."""
     return min(_CHARGES[bound.limit.of](charged), MAX_COUNT)
+
+
+def taken_by_hit(bound: BoundLimit, usage: Usage | None) -> int:
+    """Return what an answer from the cache takes from a limit, given what was reported when it was made.
+
+    Tokens only where the policy says so; what nobody reported is then taken as asked (SPEC §5).
+    """
+    if bound.taking is Taking.MISS:
+        return 0
+    if usage is None and bound.limit.of == "tokens":
+        return bound.ask
+    return taken(bound, Charged() if usage is None else Charged(usage.input_tokens, usage.output_tokens))
 
 
 def level_words(bound: BoundLimit) -> str:

@@ -1,7 +1,9 @@
 """How the policies of several levels combine into the one that applies to a principal (SPEC §4).
 
 Levels come outermost first: organization, project, user, key. The stricter bound wins, and every part of a merged rule
-remembers which policy it came from. What a rule does to a request is in `parameters`.
+remembers which policy it came from. Of `force` at one level and `forbid` at another the outer one stands, since an
+inner level lifts nothing; but `forbid: reject` also stands within a `force`, as refusing is the stricter: what is
+forced is written, and a client that sends anything else is refused. What a rule does to a request is in `parameters`.
 """
 
 from __future__ import annotations
@@ -35,8 +37,8 @@ class Part:
 class MergedRule:
     """What all levels together say of one parameter; a part that no level mentions is None.
 
-    `force` and `forbid` exclude each other, and `forbid` excludes `default`. `bounds` are those of the parts that say
-    which values are let through.
+    `force` excludes `forbid: drop`, and `forbid` excludes `default`. `bounds` are those of the parts that say which
+    values are let through.
     """
 
     max: Part | None = None
@@ -101,13 +103,15 @@ def as_merged(rule: Rule, policy: str) -> MergedRule:
 
 
 def _merge_rules(outer: MergedRule, inner: MergedRule) -> MergedRule:
+    force = outer.force or (None if outer.forbid else inner.force)
+    forbid = _stronger(outer.forbid, inner.forbid)
     merged = MergedRule(
         max=_stricter([outer.max, inner.max], sign=1),
         min=_stricter([outer.min, inner.min], sign=-1),
         allowed=_common(outer.allowed, inner.allowed),
         default=inner.default or outer.default,
-        force=outer.force or (None if outer.forbid else inner.force),
-        forbid=None if outer.force else _stronger(outer.forbid, inner.forbid),
+        force=force,
+        forbid=None if force and forbid and forbid.value == "drop" else forbid,
     )
     return replace(merged, default=None) if merged.forbid else merged
 

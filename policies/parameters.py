@@ -15,6 +15,7 @@ from policies.merging import MergedRule, as_merged, is_same
 from policies.requests.asked import Action, Adjustment, EffectiveRequest
 from policies.requests.dialects import REQUEST_TYPES, view_of
 from policies.requests.fields import NumberType, expectation, number_type, shown
+from policies.tokens import bound_input_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -38,6 +39,7 @@ def _worst_case_tokens(effective: EffectiveRequest, model: Model) -> int | None:
 
 _COMPUTED: Mapping[str, tuple[str, Callable[[EffectiveRequest, Model], int | None]]] = {
     "prompts": ("the number of prompts", lambda effective, _: effective.view.prompt_count),
+    "prompt_tokens": ("the most tokens that the input can have", bound_input_tokens),
     "candidates": ("prompts × max(n, best_of)", lambda effective, _: effective.view.candidates),
     "worst_case_tokens": ("input + candidates × token ceiling", _worst_case_tokens),
 }
@@ -103,6 +105,8 @@ class _Draft:
 
     def takes(self, name: str, value: Any) -> bool:  # noqa: ANN401  a JSON value
         """Tell whether policy may write this into a request of this kind; what no endpoint knows, generation may."""
+        if name in _CEILING_NAMES and self.request_type.ceilings:
+            name = self.request_type.ceilings[0]  # a ceiling under another endpoint's name is one all the same
         return self.request_type.takes(name, value) or (name not in _KNOWN and bool(self.request_type.ceilings))
 
     @property
@@ -125,12 +129,12 @@ def _apply_to_ceiling(draft: _Draft, rule: MergedRule) -> None:
 
 
 def _apply(draft: _Draft, name: str, rule: MergedRule) -> None:
+    if rule.forbid and draft.fields.get(name) is not None:
+        _forbid(draft, name, rule, rule.forbid)
     if rule.force and draft.takes(name, rule.force.value):
         if not is_same(draft.fields.get(name), forced := _inside(name, rule.force.value, rule)):
             draft.write(name, forced, Action.FORCE, rule.force.policy)
         return
-    if rule.forbid and draft.fields.get(name) is not None:
-        _forbid(draft, name, rule, rule.forbid)
     if draft.fields.get(name) is None:
         own = _value_for_absent(draft, name, rule)
         if own:
@@ -149,9 +153,10 @@ def _forbid(draft: _Draft, name: str, rule: MergedRule, forbid: Part) -> None:
 
 
 def _value_for_absent(draft: _Draft, name: str, rule: MergedRule) -> tuple[Any, str] | None:
-    """Value to write where none was sent, and whose it is: policy's default, else the API's if that breaks a bound."""
-    if rule.default and draft.takes(name, rule.default.value):
-        return _inside(name, rule.default.value, rule), rule.default.policy
+    """Value to write where none was sent, and whose it is: policy's own, else the API's if that breaks a bound."""
+    for own in (rule.force, rule.default):
+        if own and draft.takes(name, own.value):
+            return _inside(name, own.value, rule), own.policy
     implied = draft.request_type.defaults.get(name)
     if name == draft.ceiling_to_write and rule.bounds:
         # A ceiling that was left open is always written: not every server obeys the API's default (SPEC §4).
@@ -313,13 +318,21 @@ def _violation(
     *,
     param: str | None = None,
 ) -> PolicyViolation:
-    if broken is rule.allowed:
+    if broken is rule.allowed and not broken.value:
+        bound = "no value that the levels above it allow"
+    elif broken is rule.allowed:
         bound = f"only {', '.join(map(shown, broken.value))}"
     else:
         bound = f"at {'most' if broken is rule.max else 'least'} {broken.value}"
     return PolicyViolation(
         f"{said} is {shown(value)}; policy {broken.policy!r} allows {bound}.", param=said if param is None else param
     )
+
+
+def lets_nothing_through(rule: MergedRule) -> bool:
+    """Tell whether bounds contradict each other, so that every value is refused."""
+    values = rule.allowed.value if rule.allowed else [part.value for part in rule.bounds]
+    return bool(rule.bounds) and all(_find_broken(value, rule) for value in values)
 
 
 def check_rule(name: str, rule: Rule) -> list[str]:

@@ -47,6 +47,8 @@ class Limit(Settings):
     """second, minute, hour, day, week, month, or a duration such as 90s; not with concurrency."""
     by: Items[Literal["organization", "project", "user", "key", "end_user", "model"]] = Field(min_length=1)
     """Each combination of these has a count of its own."""
+    hold: Literal["worst_case"] = "worst_case"
+    """How much of the tokens is taken until the answer has come: the most that the request can take."""
     burst: PositiveInt | None = None
     """Room of a refilling bucket; absent: the limit."""
     models: Items[str] | None = None
@@ -82,7 +84,7 @@ class Policy(Settings):
     """One entry under `policies`."""
 
     parameters: dict[str, Rule] = Field(default_factory=dict)
-    """Rules by parameter name; `candidates`, `prompts` and `worst_case_tokens` are computed from the request."""
+    """Rules by parameter name; `prompts`, `candidates`, `prompt_tokens` and `worst_case_tokens` are computed."""
     limits: Items[Limit] = ()
     """All of them apply at once."""
     cache: CacheSettings | None = None

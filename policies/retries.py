@@ -25,7 +25,7 @@ MAX_SAVED_RETRIES = 10.0
 _FIRST_WAIT_MILLISECONDS = 100
 _REQUEST_TIMEOUT = 408
 _TOO_MANY_REQUESTS = 429
-_SERVER_ERROR = 500
+_SERVER_ERRORS = range(500, 600)
 
 
 class Cause(Enum):
@@ -68,7 +68,7 @@ class GiveUp:
 
 def is_retryable(status: int) -> bool:
     """Tell whether an answer of this status may be different at the next attempt."""
-    return status in {_REQUEST_TIMEOUT, _TOO_MANY_REQUESTS} or status >= _SERVER_ERROR
+    return status in {_REQUEST_TIMEOUT, _TOO_MANY_REQUESTS} or status in _SERVER_ERRORS
 
 
 def after_failure(history: Sequence[Failed], candidates: int, jitter: float) -> Again | GiveUp:

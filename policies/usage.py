@@ -6,13 +6,14 @@ prompt, and identifiers only up to a length. Knows no price, no store and no exc
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 import msgspec
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from policies.requests.asked import Adjustment
 
 MAX_TEXT_CHARACTERS: Final = 256
@@ -164,39 +165,56 @@ class UsageRecord(msgspec.Struct, frozen=True, kw_only=True):
 def read_usage(usage: object) -> Usage | None:
     """Read the `usage` member of an answer, in the spelling of completions and chat or of responses.
 
-    Garbage in one count is as if it were not there; without a count of the input there is no report, and None.
+    A count that stands there and is none makes the whole no report, as does the lack of a count of the input: None.
+    Of the total that holds only where another count has to be told from it, and a detail is then 0.
     """
-    if not isinstance(usage, Mapping):
+    if not isinstance(usage, dict):
         return None
-    total = _count(usage, "total_tokens")
-    output_tokens = _count(usage, "completion_tokens", "output_tokens")
-    input_tokens = _count(usage, "prompt_tokens", "input_tokens")
-    if input_tokens is None:
-        if total is None or output_tokens is None or total < output_tokens:
-            return None
-        input_tokens = total - output_tokens
-    if output_tokens is None:
-        output_tokens = max(0, total - input_tokens) if total is not None else 0
+    try:
+        input_tokens, output_tokens = _input_and_output(usage)
+    except ValueError:
+        return None
     cached = _detail(usage, ("prompt_tokens_details", "input_tokens_details"), "cached_tokens")
     reasoning = _detail(usage, ("completion_tokens_details", "output_tokens_details"), "reasoning_tokens")
     return Usage(input_tokens, output_tokens, min(cached, input_tokens), min(reasoning, output_tokens))
 
 
+def _input_and_output(usage: Mapping[str, Any]) -> tuple[int, int]:
+    """Return both counts, at most one of them told from the total. Raises ValueError where they are not reported."""
+    input_tokens = _count(usage, "prompt_tokens", "input_tokens")
+    output_tokens = _count(usage, "completion_tokens", "output_tokens")
+    if input_tokens is not None and output_tokens is not None:
+        return input_tokens, output_tokens
+    total = _count(usage, "total_tokens")
+    if input_tokens is not None:
+        return input_tokens, 0 if total is None else max(0, total - input_tokens)
+    if total is None or output_tokens is None or total < output_tokens:
+        raise ValueError("no report of the input")
+    return total - output_tokens, output_tokens
+
+
 def _count(counts: Mapping[str, Any], *names: str) -> int | None:
+    """Return the count by the first of its names, null being as good as absent. Raises ValueError for garbage."""
     for name in names:
         value = counts.get(name)
+        if value is None:
+            continue
         if isinstance(value, float) and value.is_integer():
             value = int(value)
         if type(value) is int and 0 <= value <= _MAX_TOKENS:
             return value
+        raise ValueError("no count of tokens")
     return None
 
 
 def _detail(usage: Mapping[str, Any], groups: tuple[str, ...], name: str) -> int:
     for group in groups:
         details = usage.get(group)
-        if isinstance(details, Mapping):
-            return _count(details, name) or 0
+        if isinstance(details, dict):
+            try:
+                return _count(details, name) or 0
+            except ValueError:
+                return 0
     return 0
 
 

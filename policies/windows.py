@@ -1,9 +1,8 @@
 """Time windows as arithmetic: what a `per` means, when calendar windows begin, and how a bucket refills (SPEC §5).
 
 All of it is integers: counts of the limited quantity, milliseconds of the store's clock, and nothing above 2^53, so
-that the store's Lua computes the same numbers. `proxy/store/scripts/admit.lua` and `settle.lua` hold the other half of
-this arithmetic; a property test runs both against each other. This file knows no limit, no scope and no key, and is
-told what time it is.
+that the store's Lua computes the same numbers: `proxy/store/scripts/_level.lua` and those that include it. A property
+test runs both against each other. This file knows no limit, no scope and no key, and is told what time it is.
 """
 
 from __future__ import annotations

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from policies.parameters import lets_nothing_through
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -23,6 +25,7 @@ def advise(configuration: Configuration) -> list[str]:
             f"policies.{name} applies to nobody: no organization, project, user or key names it"
             for name in _unused_policies(configuration)
         ),
+        *_on_levels(configuration),
     ]
 
 
@@ -51,3 +54,12 @@ def _unused_policies(configuration: Configuration) -> list[str]:
     for holders in (configuration.projects, configuration.users, configuration.keys):
         used.update(holder.policy for holder in holders)
     return [name for name in configuration.policies if name not in used]
+
+
+def _on_levels(configuration: Configuration) -> Iterator[str]:
+    rulebook = configuration.rulebook()
+    for principal in configuration.principals().values():
+        for name, rule in rulebook.policy_for(principal).parameters.items():
+            if lets_nothing_through(rule):
+                policies = " and ".join(principal.policies)
+                yield f"policies {policies} together let no value of {name} through: key {principal.key} can send none"

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, assert_never
 from urllib.parse import urlsplit
 
+from policies.advisories import ADVICE
 from policies.cacheability import Bypass, Keyed, is_deterministic
 from policies.decision import decide
 from policies.errors import Rejection
@@ -114,6 +115,7 @@ def _describe_decision(decision: Decision) -> dict[str, Any]:
     return {
         "model": {"asked": decision.asked.model, "name": decision.model.name},
         "adjustments": [_describe_adjustment(adjustment) for adjustment in decision.adjustments],
+        "advisories": [{"advisory": advisory, "advice": ADVICE[advisory]} for advisory in decision.advisories],
         "effective_request": dict(decision.effective.fields),
         "worst_case": {
             "input_tokens": worst.input_tokens,

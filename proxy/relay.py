@@ -16,13 +16,20 @@ from typing import TYPE_CHECKING
 
 from policies.cacheability import Keyed
 from policies.requests.asked import Endpoint
-from proxy.errors import ClientLeft, UpstreamBroken, UpstreamError, UpstreamUnusable, error_object
+from proxy.errors import ClientLeft, UpstreamError, UpstreamUnusable, error_object
 from proxy.exchange import Outcome
 from proxy.store.entries import StoredAnswer
 from proxy.upstreams.headers import response_headers
-from proxy.wire.envelopes import EDGE_BYTES, UnreadableAnswer, are_choices_whole, observe_answer, observe_edges
+from proxy.wire.envelopes import (
+    EDGE_BYTES,
+    UnreadableAnswer,
+    are_choices_whole,
+    may_be_completion,
+    observe_answer,
+    observe_edges,
+)
 from proxy.wire.sse import MAX_EVENT_BYTES, EventSplitter
-from proxy.wire.streams import StreamObserver, error_event, without_obfuscation, without_usage_event
+from proxy.wire.streams import StreamObserver, error_event, is_readable, without_obfuscation, without_usage_event
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -38,13 +45,18 @@ _log = logging.getLogger("tidegate.relay")
 
 _STREAM_TYPE = "text/event-stream"
 _JSON_TYPE = "application/json"
+_TEXT_TYPE = "text/plain"
 _OK = 200
 _ERRORS = 400
+_SERVER_ERRORS = 500
 _MAX_ENTRY_BYTES = 1024 * 1024
 _MAX_GAPS = 10_000
 _END_SECONDS = 1.0
 """How long the end of a transport is waited for once `[DONE]` has come."""
+_MAX_LATE_BYTES = 64 * 1024
+"""How much of what follows `[DONE]` is read."""
 _LOGGED_BODY_BYTES = 2048
+_QUOTED_CHARACTERS = 500
 _WHOLE_FIELDS = [("Cache-Control", "no-store")]
 _STREAM_FIELDS = [("Cache-Control", "no-cache, no-store"), ("X-Accel-Buffering", "no")]
 
@@ -152,7 +164,7 @@ class _Passing:
 
     def entry(self, body: bytes, content_type: str, *, is_stream: bool) -> StoredAnswer:
         """Return what is stored of a complete answer."""
-        observed = self.exchange.answer
+        observed, plan = self.exchange.answer, self.decision.cache
         return StoredAnswer(
             is_stream=is_stream,
             content_type=content_type,
@@ -161,24 +173,45 @@ class _Passing:
             usage=observed.usage,
             fingerprint=observed.fingerprint,
             model=observed.model,
+            ttl_seconds=plan.ttl_seconds if isinstance(plan, Keyed) else None,
         )
 
 
 # Errors -------------------------------------------------------------------------------------------------------------
 
 
+class _Refused(UpstreamError):  # noqa: N818
+    """The upstream answered with an error status and no error object: 5xx."""
+
+    code = "upstream_error"
+
+
+class _RefusedRequest(_Refused):
+    """The same with a 4xx."""
+
+    type = "invalid_request_error"
+
+
 async def _relay_error(passing: _Passing) -> None:
     """Pass an upstream's own error on with its status; one without a JSON object gets one (SPEC §9)."""
     answer = passing.answer
+    body = b""
     try:
         body, is_all = await answer.read_whole(passing.bounds.entry_bytes)
         observe_answer(body if is_all else b"", passing.exchange.answer)
     except (UpstreamError, UnreadableAnswer):
-        body = error_object(UpstreamBroken(f"The upstream answered {answer.status} without saying why."))
+        refused = _RefusedRequest if answer.status < _SERVER_ERRORS else _Refused
+        body = error_object(refused(f"The upstream answered {answer.status}{_said(answer, body)}"))
     passing.exchange.error_code = "upstream_status"
     passing.tell(Outcome.UPSTREAM_ERROR)
     await passing.settle(None)
     await passing.writer.respond(answer.status, passing.head(_JSON_TYPE, _WHOLE_FIELDS), body)
+
+
+def _said(answer: UpstreamAnswer, body: bytes) -> str:
+    """Continue the sentence of how an upstream refused with the text it sent, if that is plain and no HTML."""
+    text = body.decode("utf-8", "replace").strip() if answer.media_type == _TEXT_TYPE else ""
+    return f": {text[:_QUOTED_CHARACTERS]}" if text and not text.startswith("<") else " without saying why."
 
 
 # Whole answers ------------------------------------------------------------------------------------------------------
@@ -239,8 +272,9 @@ def _content_type(answer: UpstreamAnswer) -> str:
 
 
 def _unusable(answer: UpstreamAnswer, body: bytes, why: str) -> UpstreamUnusable:
+    shown = b"" if may_be_completion(body) else body[:_LOGGED_BODY_BYTES]
     _log.error(
-        "an upstream answered %d with an unreadable body (%s): %r", answer.status, why, body[:_LOGGED_BODY_BYTES]
+        "an upstream answered %d with an unreadable body of %d bytes (%s): %r", answer.status, len(body), why, shown
     )
     return UpstreamUnusable("The upstream's answer is no JSON object. The operator's log says more.")
 
@@ -257,11 +291,11 @@ class _Kept:
         self._left_bytes = max_bytes
         self._pieces: list[bytes] = []
 
-    def add(self, pieces: list[bytes]) -> None:
+    def add(self, data: bytes) -> None:
         """Keep more of the stream."""
-        self._left_bytes -= sum(map(len, pieces))
+        self._left_bytes -= len(data)
         if self._left_bytes >= 0:
-            self._pieces.extend(pieces)
+            self._pieces.append(data)
         else:
             self._pieces.clear()
 
@@ -283,31 +317,23 @@ class _Stream:
 
     async def take(self, data: bytes) -> None:
         """Write the events that these bytes complete, all in one go."""
-        await self._pass_on(self.splitter.feed(data))
+        if self.kept is not None:
+            self.kept.add(data)
+        if (events := self.splitter.feed(data)) and (now_written := self._observe(events)):
+            await self.passing.writer.write(now_written)
 
     async def take_rest(self) -> None:
         """Take what is left at a clean end as it is, terminator or not."""
-        rest = self.splitter.rest()
-        await self._pass_on([rest] if rest else [])
+        if (rest := self.splitter.rest()) and (now_written := self._observe([rest])):
+            await self.passing.writer.write(now_written)
 
-    def take_late(self, data: bytes) -> None:
-        """Keep back what comes after `[DONE]`, to be written with it."""
-        self.observer.held += data
-        if self.kept is not None:
-            self.kept.add([data])
-
-    async def _pass_on(self, events: list[bytes]) -> None:
-        if not events:
-            return
+    def _observe(self, events: list[bytes]) -> bytes:
         observed = self.passing.exchange.answer
         known = observed.content_events
         now_written = self.observer.observe(events)
-        if self.kept is not None:
-            self.kept.add(events)
         if observed.content_events != known:
             self._note_time()
-        if now_written:
-            await self.passing.writer.write(now_written)
+        return now_written
 
     def _note_time(self) -> None:
         now = time.monotonic()
@@ -341,12 +367,14 @@ async def _relay_stream(passing: _Passing) -> None:
 
 
 async def _read_to_end(stream: _Stream, chunks: AsyncGenerator[bytes]) -> None:
-    """Read what follows `[DONE]`, which is the end for the client but not for the transport; not for long."""
-    stream.take_late(stream.splitter.rest())
+    """Read what follows `[DONE]`, which is the end for the client but not for the transport; not for long, nor much."""
     try:
         async with asyncio.timeout(_END_SECONDS):
             async for data in chunks:
-                stream.take_late(data)
+                await stream.take(data)
+                if len(stream.observer.held) > _MAX_LATE_BYTES:
+                    return
+            await stream.take_rest()
     except (UpstreamError, TimeoutError):
         return  # nothing is missing for the client; the answer counts as cut and is not stored
 
@@ -371,7 +399,9 @@ async def _end_well(stream: _Stream, content_type: str) -> None:
 
 def _stream_entry(stream: _Stream, content_type: str) -> StoredAnswer | None:
     body = None if stream.kept is None else stream.kept.whole()
-    return None if body is None else stream.passing.entry(without_obfuscation(body), content_type, is_stream=True)
+    if body is None or not is_readable(body):
+        return None
+    return stream.passing.entry(without_obfuscation(body), content_type, is_stream=True)
 
 
 async def _end_broken(stream: _Stream, error: UpstreamError) -> None:

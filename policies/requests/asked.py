@@ -10,7 +10,9 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
+
+    from policies.requests.input_size import InputSize
 
 
 class Endpoint(StrEnum):
@@ -92,11 +94,11 @@ class RequestView(Protocol):
     def end_user(self) -> str | None:
         """The free `user` string, as given."""
 
-    def input_texts(self) -> Sequence[str]:
-        """Every text that counts as input, one by one (messages' contents, prompts, inputs, suffix)."""
+    def input_size(self, fields: Mapping[str, Any]) -> InputSize:
+        """How large the input is; `fields` are the request's members, of which a model may read unknown ones too."""
 
-    def input_token_ids(self) -> int:
-        """How many input tokens were given as token ids."""
+    def echo_size(self) -> InputSize:
+        """How much of the input all choices of the answer together repeat; nothing without `echo`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,10 +18,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 MAX_DEPTH = 64
+MAX_CONTAINERS = 2**18
+"""Most arrays and objects in one body: a few bytes each, they cost memory, garbage collection and every walk dearly."""
 
 _DECODER = msgspec.json.Decoder(dict[str, Any])
 _ENCODER = msgspec.json.Encoder()
 _CONTAINERS = frozenset({dict, list})
+_NO_MARKS = bytes(set(range(256)) - set(b'"[{'))
 _LONG_BYTES = 16_384
 _FEW_OCCURRENCES = 500
 
@@ -30,8 +33,11 @@ def decode_body(raw: bytes, *, max_depth: int = MAX_DEPTH) -> dict[str, Any]:
     """Read a JSON object whose values keep their type and value exactly, integers of any size included.
 
     Raises InvalidRequest, saying what is wrong and where, for anything but one UTF-8 object without duplicate keys (at
-    any depth), NaN, infinities or lone surrogates, nested at most `max_depth` levels, its own level included.
+    any depth), NaN, infinities or lone surrogates, nested at most `max_depth` levels, its own level included, and with
+    at most MAX_CONTAINERS arrays and objects.
     """
+    if _may_hold_more(raw, MAX_CONTAINERS) and _count_containers(raw) > MAX_CONTAINERS:
+        raise InvalidRequest(faults.describe(raw, faults.too_many(MAX_CONTAINERS), max_depth=max_depth))
     try:
         fields = _DECODER.decode(raw)
         if _may_be_deeper(raw, max_depth) and _is_deeper(fields, max_depth):
@@ -49,6 +55,19 @@ def decode_body(raw: bytes, *, max_depth: int = MAX_DEPTH) -> dict[str, Any]:
 def encode_body(fields: Mapping[str, Any]) -> bytes:
     """Write members in their order, as compact UTF-8 JSON."""
     return _ENCODER.encode(fields)
+
+
+def _may_hold_more(raw: bytes, containers: int) -> bool:
+    return len(raw) > containers and raw.count(b"[") + raw.count(b"{") > containers
+
+
+def _count_containers(raw: bytes) -> int:
+    """Count the brackets outside of text, before anything is made of them; exact for valid JSON."""
+    if b"\\" in raw:
+        raw = raw.replace(rb"\\", b"").replace(rb"\"", b"")
+    # Two quotes side by side are a text without brackets, or the end of one and the beginning of the next.
+    marks = raw.translate(None, _NO_MARKS).replace(b'""', b"")
+    return sum(map(len, marks.split(b'"')[::2]))
 
 
 def _has_duplicate_keys(raw: bytes, fields: dict[str, Any]) -> bool:
@@ -92,7 +111,7 @@ def _may_be_deeper(raw: bytes, max_depth: int) -> bool:
 def _is_deeper(fields: dict[str, Any], max_depth: int) -> bool:
     level: list[Any] = [fields]
     for _ in range(max_depth):
-        values = chain.from_iterable([c.values() if type(c) is dict else c for c in level])
+        values = chain.from_iterable(each.values() if type(each) is dict else each for each in level)
         level = [value for value in values if type(value) in _CONTAINERS]
         if not level:
             return False

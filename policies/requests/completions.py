@@ -23,9 +23,10 @@ from policies.requests.fields import (
     count_token_ids,
     texts_of,
 )
+from policies.requests.input_size import InputSize, utf8_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from policies.catalog import Model
     from policies.requests.asked import AskedRequest
@@ -82,14 +83,19 @@ class CompletionRequest(GenerationRequest):
         """Most tokens a candidate may have, as given or by the API's default."""
         return DEFAULT_MAX_TOKENS if self.max_tokens is None else self.max_tokens
 
-    def input_texts(self) -> Sequence[str]:
-        """Every prompt given as text, and the suffix."""
-        texts = texts_of(DEFAULT_PROMPT if self.prompt is None else self.prompt)
-        return texts if self.suffix is None else (*texts, self.suffix)
+    def input_size(self, fields: Mapping[str, Any]) -> InputSize:
+        """Every prompt, the suffix, and unknown members."""
+        prompt = DEFAULT_PROMPT if self.prompt is None else self.prompt
+        texts = texts_of(prompt) if self.suffix is None else (*texts_of(prompt), self.suffix)
+        text_bytes = utf8_bytes(texts) + self.other_input_bytes(fields)
+        return InputSize(count_token_ids(prompt), text_bytes, len(texts))
 
-    def input_token_ids(self) -> int:
-        """How many input tokens were given as token ids."""
-        return 0 if self.prompt is None else count_token_ids(self.prompt)
+    def echo_size(self) -> InputSize:
+        """Every prompt n times, when `echo` asks for it."""
+        if not self.echo or self.prompt is None:
+            return InputSize()
+        n = self.n or 1
+        return InputSize(n * count_token_ids(self.prompt), n * utf8_bytes(texts_of(self.prompt)))
 
     def check_together(self) -> None:
         """Refuse `best_of` below `n`, and above it on a stream (SPEC §3)."""
@@ -130,15 +136,16 @@ class CompletionRequest(GenerationRequest):
 
 
 class _Coupling:
-    """Finds the valid pair of `n` and `best_of` near the wanted one: `n` is lowered first, then `best_of` raised."""
+    """Finds the valid pair of `n` and `best_of` near the wanted one: `n` is lowered first, then `best_of` moved."""
 
     def __init__(self, permits: Callable[[str, int], bool]) -> None:
         self._permits = permits
 
     def pair(self, n: int, best_of: int) -> tuple[int, int | None] | None:
         """Return the pair for a given `best_of`; None when policy permits none."""
-        lowered = ((lower, best_of) for lower in range(min(n, best_of), 0, -1))
-        return self._first_permitted(lowered) or self._first_permitted(self._raised(n, best_of))
+        best_ofs = (*range(best_of, MAX_CHOICES + 1), *range(best_of - 1, 0, -1))
+        lowered = [lower for lower in range(n, 0, -1) if self._permits("n", lower)]
+        return self._first_permitted((lower, moved) for moved in best_ofs for lower in lowered if lower <= moved)
 
     def without_best_of(self, n: int) -> tuple[int, int | None] | None:
         """Return the pair for an absent `best_of`, which counts as `n`, so that its cap binds `n` too."""
@@ -149,9 +156,6 @@ class _Coupling:
         """Return what a `best_of` that nobody asked for becomes beside an `n` that somebody did."""
         return best_of if best_of > n else None
 
-    def _raised(self, n: int, best_of: int) -> Iterator[tuple[int, int]]:
-        return ((n, higher) for higher in range(max(n, best_of), MAX_CHOICES + 1))
-
     def _first_permitted(self, pairs: Iterable[tuple[int, int]]) -> tuple[int, int] | None:
         return next((p for p in pairs if self._permits("n", p[0]) and self._permits("best_of", p[1])), None)
 
@@ -160,15 +164,12 @@ class _StreamCoupling(_Coupling):
     """On a stream the two must be equal."""
 
     def pair(self, n: int, best_of: int) -> tuple[int, int | None] | None:
-        lowered = ((both, both) for both in range(min(n, best_of), 0, -1))
-        return self._first_permitted(lowered) or self._first_permitted(self._raised(n, best_of))
+        least = min(n, best_of)
+        return self._first_permitted((both, both) for both in (*range(least, 0, -1), *range(least, MAX_CHOICES + 1)))
 
     def yielding(self, n: int, best_of: int) -> int | None:
         del n, best_of
         return None
-
-    def _raised(self, n: int, best_of: int) -> Iterator[tuple[int, int]]:
-        return ((both, both) for both in range(max(n, best_of), MAX_CHOICES + 1))
 
 
 def check_model_bounds(asked: AskedRequest, model: Model) -> None:

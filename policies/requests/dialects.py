@@ -100,28 +100,41 @@ def _normalise(members: dict[str, Any]) -> tuple[Adjustment, ...]:
 
 
 def _only_element(value: Any) -> Any:  # noqa: ANN401  any JSON value
-    return value[0] if isinstance(value, list) and len(value) == 1 else None
+    """Return a one-element list's element, unless that is a list too, such as a pair; else the value itself."""
+    is_one = isinstance(value, list) and len(value) == 1 and not isinstance(value[0], list)
+    return value[0] if is_one else value
 
 
 def _only_count(value: Any) -> Any:  # noqa: ANN401  any JSON value
-    pairs = _pairs(value)
-    return pairs[0][1] if pairs is not None and len(pairs) == 1 else None
+    element = _only_element(value)
+    pairs = _pairs(element)
+    return pairs[0][1] if pairs is not None and len(pairs) == 1 else element
 
 
 def _as_map(value: Any) -> Any:  # noqa: ANN401  any JSON value
-    pairs = value if isinstance(value, dict) else _pairs(value)
-    if pairs is None or isinstance(pairs, dict):
-        return pairs
-    mapped = {str(token): bias for token, bias in pairs}
+    element = _only_element(value)
+    pairs = None if isinstance(element, dict) else _pairs(element)
+    if pairs is None:
+        return element
+    mapped = dict(pairs)
     return mapped if len(mapped) == len(pairs) else None
 
 
-def _pairs(value: dict[str, Any] | list[Any]) -> list[tuple[Any, Any]] | None:
+def _pairs(value: Any) -> list[tuple[str, Any]] | None:  # noqa: ANN401  any JSON value
     """Read `[[name, value], …]` or an object as pairs; None when it is neither."""
     if isinstance(value, dict):
         return list(value.items())
-    is_pairs = all(isinstance(item, list) and len(item) == _PAIR and type(item[0]) in {str, int} for item in value)
-    return [(name, inner) for name, inner in value] if is_pairs else None
+    if not isinstance(value, list) or not all(isinstance(item, list) and len(item) == _PAIR for item in value):
+        return None
+    names = [_name(item[0]) for item in value]
+    return None if None in names else [(str(name), item[1]) for name, item in zip(names, value, strict=True)]
+
+
+def _name(value: Any) -> str | None:  # noqa: ANN401  any JSON value
+    """Return the text of a pair's name, which may be a token id as well: `1` and `1.0` are "1"."""
+    if type(value) is float and value.is_integer():
+        value = int(value)
+    return str(value) if type(value) in {str, int} else None
 
 
 _LIST_SHAPES: Mapping[str, Callable[[Any], Any]] = {

@@ -5,12 +5,13 @@ Knows that an embedding generates nothing; knows no policy and no price.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from policies.requests.fields import EndpointRequest, Input, count_inputs, count_token_ids, texts_of
+from policies.requests.input_size import InputSize, utf8_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping
 
 
 class EmbeddingRequest(EndpointRequest):
@@ -66,10 +67,7 @@ class EmbeddingRequest(EndpointRequest):
         """The free `user` string, as given."""
         return self.user
 
-    def input_texts(self) -> Sequence[str]:
-        """Every input given as text."""
-        return texts_of(self.input)
-
-    def input_token_ids(self) -> int:
-        """How many input tokens were given as token ids."""
-        return count_token_ids(self.input)
+    def input_size(self, fields: Mapping[str, Any]) -> InputSize:
+        """Every input, and unknown members."""
+        texts = texts_of(self.input)
+        return InputSize(count_token_ids(self.input), utf8_bytes(texts) + self.other_input_bytes(fields), len(texts))

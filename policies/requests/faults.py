@@ -39,6 +39,11 @@ def too_deep(max_depth: int) -> str:
     return f"it is nested deeper than {max_depth} levels"
 
 
+def too_many(max_containers: int) -> str:
+    """Say that a body is made of too many parts."""
+    return f"it holds more than {max_containers} arrays and objects"
+
+
 def describe(raw: bytes, known: str, *, max_depth: int) -> str:
     """Say in one sentence what is wrong with a refused body; `known` is what is said when nothing better is found."""
     return f"The request body cannot be read: {_find_fault(raw, max_depth) or known}."

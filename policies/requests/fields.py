@@ -9,21 +9,24 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, TypeVar
 
 import msgspec
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, ValidationError
 
 from policies.errors import InvalidRequest
+from policies.requests.input_size import InputSize, json_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from policies.catalog import ModelSettings
 
+T = TypeVar("T")
+
 MAX_CHOICES = 128
 """Largest `n` and `best_of` (SPEC §3)."""
-_TokenIds = list[Annotated[int, msgspec.Meta(ge=0)]]
+_TokenIds = Annotated[list[Annotated[int, msgspec.Meta(ge=0)]], msgspec.Meta(min_length=1)]
 _MAX_STOPS = 4
 _MAX_BIAS = 100
 _TOKEN_ID = re.compile(r"\d+", re.ASCII)
@@ -39,41 +42,55 @@ def _whole(value: object) -> object:
 
 
 def _check_input(value: Any) -> str | list[Any]:  # noqa: ANN401  any JSON value
-    if isinstance(value, str) or (isinstance(value, list) and _is_input(value)):
+    if isinstance(value, str):
         return value
-    raise ValueError(_INPUT)
-
-
-def _is_input(items: list[Any]) -> bool:
-    if not items:
-        return False
-    if isinstance(items[0], str):
-        return set(map(type, items)) == {str}
-    if isinstance(items[0], list):
-        return set(map(type, items)) == {list} and all(map(_are_token_ids, items))
-    return _are_token_ids(items)
-
-
-def _are_token_ids(items: list[Any]) -> bool:
+    if not isinstance(value, list) or not value:
+        raise ValueError
+    if isinstance(value[0], str):
+        return all_of(str, value)
+    is_many = isinstance(value[0], list)
     try:
         # Checks at the speed of C what a loop in Python would take longer for than reading the whole body took.
-        return bool(msgspec.convert(items, _TokenIds))
+        msgspec.convert(value, list[_TokenIds] if is_many else _TokenIds)
     except msgspec.ValidationError:
-        return all(type(item) in {int, float} and item >= 0 and item % 1 == 0 for item in items)
+        for position, ids in enumerate(all_of(list, value) if is_many else [value]):
+            _check_token_ids(ids, f"[{position}]" if is_many else "")
+    return value
+
+
+def _check_token_ids(ids: list[Any], place: str) -> None:
+    if not ids:
+        raise ValueError(f"{place} is {shown(ids)}")
+    for position, each in enumerate(ids):
+        if type(each) not in {int, float} or each < 0 or each % 1:
+            raise ValueError(f"{place}[{position}] is {shown(each)}")
 
 
 def _check_stops(value: Any) -> str | list[str]:  # noqa: ANN401  any JSON value
     if isinstance(value, str):
         return value
-    if isinstance(value, list) and len(value) <= _MAX_STOPS and set(map(type, value)) <= {str}:
-        return value
-    raise ValueError(_STOPS)
+    if isinstance(value, list) and len(value) <= _MAX_STOPS:
+        return all_of(str, value)
+    raise ValueError
 
 
 def _check_biases(value: Any) -> dict[str, float]:  # noqa: ANN401  any JSON value
-    if isinstance(value, dict) and all(_TOKEN_ID.fullmatch(token) and _is_bias(bias) for token, bias in value.items()):
-        return value
-    raise ValueError(_BIASES)
+    if not isinstance(value, dict):
+        raise ValueError  # noqa: TRY004  pydantic's border
+    for token, bias in value.items():
+        if not _TOKEN_ID.fullmatch(token):
+            raise ValueError(f" has the key {shown(token)}")
+        if not _is_bias(bias):
+            raise ValueError(f"[{shown(token)}] is {shown(bias)}")
+    return value
+
+
+def all_of(kind: type[T], items: list[Any]) -> list[T]:
+    """Return the items if each is of this type. Raises ValueError, saying which is not, as `_invalid` reads it."""
+    if set(map(type, items)) <= {kind}:
+        return items
+    position, wrong = next((i, item) for i, item in enumerate(items) if type(item) is not kind)
+    raise ValueError(f"[{position}] is {shown(wrong)}")
 
 
 def _is_bias(value: Any) -> bool:  # noqa: ANN401  any JSON value
@@ -131,6 +148,8 @@ class EndpointRequest(BaseModel):
     """What the API takes for absent parameters; a policy's bound holds for it too."""
     unread: ClassVar[frozenset[str]] = frozenset()
     """Parameters of the endpoint that are forwarded as they came, without being read."""
+    inputs: ClassVar[frozenset[str]] = frozenset()
+    """Those among them that the model reads."""
     ceilings: ClassVar[tuple[str, ...]] = ()
     """Names of the token ceiling."""
     coupled: ClassVar[tuple[str, ...]] = ()
@@ -161,6 +180,20 @@ class EndpointRequest(BaseModel):
         except ValidationError as error:
             return all(found["loc"][0] != name for found in error.errors(include_url=False))
         return True
+
+    @classmethod
+    def other_input_bytes(cls, fields: Mapping[str, Any]) -> int:
+        """Return the bytes of `inputs` as JSON, and of members that no API names: some server may read them."""
+        read = {
+            name: value
+            for name, value in fields.items()
+            if value is not None and (name in cls.inputs or not cls.has_parameter(name))
+        }
+        return json_bytes(read) if read else 0
+
+    def echo_size(self) -> InputSize:
+        """Nothing of the input is repeated in the answer."""
+        return InputSize()
 
     @classmethod
     def ceiling_to_write(cls, settings: ModelSettings) -> str:
@@ -284,7 +317,10 @@ def _invalid(cls: type[EndpointRequest], error: ValidationError) -> InvalidReque
     param = ".".join(map(str, first["loc"]))
     if first["type"] == "missing":
         return InvalidRequest(f"{param} is missing; it must be {expectation(cls, param)}.", param=param)
-    return InvalidRequest(f"{param} is {shown(first['input'])}; it must be {expectation(cls, param)}.", param=param)
+    # Our own checks say which part is wrong, in words that follow the parameter's name; nothing when all of it is.
+    part = str(first.get("ctx", {}).get("error", ""))
+    wrong, it = (part, param) if part else (f" is {shown(first['input'])}", "it")
+    return InvalidRequest(f"{param}{wrong}; {it} must be {expectation(cls, param)}.", param=param)
 
 
 @lru_cache

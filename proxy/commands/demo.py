@@ -7,6 +7,7 @@ elsewhere.
 from __future__ import annotations
 
 import secrets
+import shlex
 import sys
 from argparse import ArgumentTypeError, RawDescriptionHelpFormatter
 from contextlib import ExitStack
@@ -47,8 +48,11 @@ The model server's own log, in which every generation is one line with "{mark}":
 
     {log}
 
-What was used so far:  tidegate usage --data-dir {data_dir}
-Metrics:               {admin_url}/metrics
+What was used so far (in a checkout, ./run stands for tidegate):
+
+    tidegate usage --data-dir {data_dir}
+
+Metrics: {admin_url}/metrics
 
 Every request is a line of JSON below. Ctrl-C stops all of it.
 """
@@ -122,7 +126,7 @@ def how_to_try(listening: Listening, *, key: str, data_dir: Path, log: Path) -> 
         fixed=f'{{"model": "{MODEL_NAME}", "prompt": "The capital of France is", "max_tokens": 16, "temperature": 0}}',
         mark=GENERATION_MARK,
         log=log,
-        data_dir=data_dir,
+        data_dir=shlex.quote(str(data_dir)),
     )
 
 

@@ -91,6 +91,7 @@ def _lines(told: dict[str, Any]) -> Iterator[str]:
         return
     yield _line("model", _model_text(told["model"]))
     yield _line("adjusted", _INDENT.join(map(_adjustment_text, told["adjustments"])) or "nothing")
+    yield _line("advised", _INDENT.join(map(_advisory_text, told["advisories"])) or "nothing")
     yield _line("effective", json.dumps(told["effective_request"], ensure_ascii=False))
     yield _line("worst case", _worst_text(told["worst_case"]))
     yield _line("limits", _INDENT.join(map(_limit_text, told["limits"])) or "none binds")
@@ -110,6 +111,10 @@ def _adjustment_text(adjustment: dict[str, Any]) -> str:
     before, after = (json.dumps(adjustment[side], ensure_ascii=False) for side in ("from", "to"))
     origin = f", policy {adjustment['policy']}" if adjustment["policy"] else ""
     return f"{adjustment['parameter']}: {before} → {after} ({adjustment['rule']}{origin})"
+
+
+def _advisory_text(advisory: dict[str, Any]) -> str:
+    return f"{advisory['advisory']}: {advisory['advice']}"
 
 
 def _worst_text(worst: dict[str, Any]) -> str:

@@ -8,22 +8,18 @@ from __future__ import annotations
 import sys
 from argparse import RawDescriptionHelpFormatter
 from getpass import getpass
-from hashlib import sha256
-from secrets import token_urlsafe
 from typing import TYPE_CHECKING
 
 from pydantic import TypeAdapter, ValidationError
 
 from proxy.config import Identifier
+from proxy.credentials import digest, new_admin_key, new_key
 
 if TYPE_CHECKING:
     from argparse import Namespace
 
     from proxy.commands.parsers import Subparsers
 
-KEY_PREFIX = "tg-"
-ADMIN_PREFIX = "tg-admin-"
-_KEY_BYTES = 32
 _MISUSED = 2
 
 
@@ -81,10 +77,10 @@ def identifier(text: str) -> str:
 def create(arguments: Namespace) -> int:
     """Print a new key, and what the configuration needs to know it by."""
     if arguments.admin:
-        key = ADMIN_PREFIX + token_urlsafe(_KEY_BYTES)
+        key = new_admin_key()
         place, line = "admin_keys", f"{{name: {arguments.id}, sha256: {digest(key)}}}"
     else:
-        key = KEY_PREFIX + token_urlsafe(_KEY_BYTES)
+        key = new_key()
         owner = f"service_account: {arguments.service_account}"
         if arguments.service_account is None:
             owner = f"user: {arguments.user or 'you'}"
@@ -103,8 +99,3 @@ def hash_key(_arguments: Namespace) -> int:
         return _MISUSED
     print(f"sha256: {digest(key)}")
     return 0
-
-
-def digest(key: str) -> str:
-    """Return the SHA-256 of a key in hexadecimal, as the configuration holds it."""
-    return sha256(key.encode()).hexdigest()

@@ -27,6 +27,8 @@ _MISUSED = 2
 HOW_TO_START = f"""\
 tidegate: no configuration: there is no ./{DEFAULT_NAME}, and none was named.
 
+In a checkout, write ./run for tidegate.
+
 To see it work at once, with a small real model and a key to try it with:
 
     tidegate demo
@@ -100,6 +102,6 @@ def announce(listening: Listening) -> None:
     if listening.made_admin_key is not None:
         print(
             f"tidegate: no admin key is configured; for this run it is {listening.made_admin_key} "
-            "(shown once; `tidegate keys create --admin` makes one to keep)",
+            "(shown once; `tidegate keys create --admin`, or `./run keys create --admin`, makes one to keep)",
             flush=True,
         )

@@ -16,15 +16,13 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
 
-from proxy.records import ORPHANED
+from proxy.records import ORPHANED, USAGE_FILE_NAME
 
 if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from proxy.commands.parsers import Subparsers
-
-FILE_NAME: Final = "usage.jsonl"
 
 _MICRODOLLARS_PER_USD: Final = 1_000_000
 _EXAMPLES: Final = """\
@@ -120,7 +118,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def run(arguments: Namespace) -> int:
     """Print the sums; 2 when there is no file to read."""
-    path: Path = arguments.data_dir / FILE_NAME
+    path: Path = arguments.data_dir / USAGE_FILE_NAME
     try:
         with path.open("rb") as file:
             reading = read_lines(file)

@@ -22,7 +22,8 @@ class StoredAnswer(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_
 
     `body` is what the upstream sent, whole: of a stream every event up to and including `[DONE]`, the usage event
     too, whoever asked for it; a replay takes that one out for a client that did not ask. `created_milliseconds` is
-    Unix time, and `usage` what the upstream reported, None when it made no report.
+    Unix time, and `usage` what the upstream reported, None when it made no report. `ttl_seconds` is for how long it was
+    stored, None in entries of earlier builds.
     """
 
     is_stream: bool
@@ -32,6 +33,7 @@ class StoredAnswer(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_
     usage: Usage | None = None
     fingerprint: str | None = None
     model: str | None = None
+    ttl_seconds: int | None = None
 
     def pack(self) -> bytes:
         """Write the entry as bytes for the store."""

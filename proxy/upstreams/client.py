@@ -1,8 +1,8 @@
 """One attempt at one upstream: a request out, the head of its answer in, the body in pieces.
 
-The only file of the data plane that knows the client library. Its exceptions end here: what travels on is of
-`proxy.errors`, or an `AttemptFailed` that says whether the request may have reached the upstream. Knows nothing of
-models, retries and which headers may pass.
+The only file of the data plane that knows the client library. Its exceptions end here, without a trace: they may quote
+what an upstream sent. What travels on is of `proxy.errors`, or an `AttemptFailed` that says whether the request may
+have reached the upstream. Knows nothing of models, retries and which headers may pass.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ _MAX_HEADERS = 1024
 _READ_BUFFER_BYTES = 64 * 1024
 _IDLE_SECONDS = 60.0
 _MAX_ADDRESSES = 4096
+_MAX_REASON_CHARACTERS = 300
 _MAX_BYTES_AT_ONCE = 1024 * 1024  # more in one write holds the event loop, of which aiohttp warns
 
 
@@ -63,6 +64,7 @@ class Failure(StrEnum):
     CONNECT_TIMEOUT = "connect_timeout"
     STALE = "stale"
     NO_ANSWER = "broken"
+    NOT_HTTP = "unusable"
     TIMEOUT = "timeout"
 
 
@@ -75,24 +77,31 @@ class AttemptFailed(Exception):  # noqa: N818
         self.reason = reason
 
 
-_is_reused: ContextVar[bool] = ContextVar("is_reused", default=False)
+_used: ContextVar[_Protocol | None] = ContextVar("used", default=None)
 _wants_fresh: ContextVar[bool] = ContextVar("wants_fresh", default=False)
 
 
 class _Protocol(ResponseHandler):
-    """A connection that knows whether it has served, and whose answer ends when its bytes cannot be parsed.
+    """A connection that knows how often it has served and how it ended; an answer that cannot be parsed ends, too.
 
-    aiohttp leaves the reader of a body waiting for ever, its time-out taken off, when a chunk's head is broken.
+    aiohttp leaves the reader of a body waiting for ever, its time-out taken off, when a chunk's head is broken; and it
+    takes a reset for the proper end of a body that has no length.
     """
 
-    has_served = False
+    requests = 0
+    was_cut = False
 
     def set_exception(self, exc: BaseException, exc_cause: BaseException | None = None) -> None:
-        """Note that the connection has failed, and tell the reader of the body."""
+        """Note that the connection has failed, and tell the reader of a body that has not ended."""
         super().set_exception(exc, exc if exc_cause is None else exc_cause)
         payload = self._payload
-        if isinstance(exc, HttpProcessingError) and payload is not None and payload.exception() is None:
-            payload.set_exception(aiohttp.ClientPayloadError(exc.message), exc)
+        if isinstance(exc, HttpProcessingError) and payload is not None and not payload.is_eof():
+            payload.set_exception(aiohttp.ClientPayloadError(), exc)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """Note whether the connection was cut, and not closed."""
+        self.was_cut = exc is not None
+        super().connection_lost(exc)
 
 
 def _make_protocol(loop: asyncio.AbstractEventLoop) -> ResponseHandler:
@@ -100,7 +109,7 @@ def _make_protocol(loop: asyncio.AbstractEventLoop) -> ResponseHandler:
 
 
 class _Connector(aiohttp.TCPConnector):
-    """Tells whether a request went over a connection that had served before, and so may have gone stale.
+    """Tells over which connection a request went: one that had served before may have gone stale.
 
     aiohttp tells this to tracers only, which cost a signal at every step of every request.
     """
@@ -115,13 +124,13 @@ class _Connector(aiohttp.TCPConnector):
         traces: list[Trace],
         timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109  the name is aiohttp's
     ) -> Connection:
-        """Return a connection, having noted whether it had served before."""
-        _is_reused.set(False)
+        """Return a connection, having noted which."""
+        _used.set(None)
         connection = await super().connect(req, traces, timeout)
         protocol = connection.protocol
         assert isinstance(protocol, _Protocol)  # noqa: S101  made by our factory
-        _is_reused.set(protocol.has_served)
-        protocol.has_served = True
+        protocol.requests += 1
+        _used.set(protocol)
         return connection
 
     async def _get(self, key: ConnectionKey, traces: list[Trace]) -> Connection | None:
@@ -140,6 +149,7 @@ class UpstreamAnswer:
     __slots__ = (
         "_decoder",
         "_peeked",
+        "_protocol",
         "_response",
         "_silence_seconds",
         "failure",
@@ -162,6 +172,7 @@ class UpstreamAnswer:
         self._peeked: list[bytes] = []
         self._response = response
         self._silence_seconds = silence_seconds
+        self._protocol = None if _has_length(response) else _used.get()
         self._decoder = _decoder_of(response)
         connection = response.connection
         if connection is not None and connection.protocol is not None:
@@ -193,7 +204,7 @@ class UpstreamAnswer:
                 # The reader forgets what it holds once it has failed; that was generated, and is the client's.
                 for piece in self._decoded(content._read_nowait(-1)):  # noqa: SLF001
                     yield piece
-                raise self._broken(error) from error
+                raise self._broken(error) from None
             if not data:
                 break
             if self._decoder is None:
@@ -201,6 +212,8 @@ class UpstreamAnswer:
             else:
                 for piece in self._decoded(data):
                     yield piece
+        if self._protocol is not None and self._protocol.was_cut:
+            raise self._broken()
         if self._decoder is not None and not self._decoder.is_complete:
             self.failure = UpstreamBroken("The upstream's compressed answer ended too early.")
             raise self.failure
@@ -247,7 +260,7 @@ class UpstreamAnswer:
             self.failure = UpstreamBroken(f"The upstream's answer does not decompress: {error}.")
             raise self.failure from error
 
-    def _broken(self, error: Exception) -> UpstreamError:
+    def _broken(self, error: Exception | None = None) -> UpstreamError:
         if isinstance(error, TimeoutError):
             self.failure = UpstreamTooSlow(
                 f"The upstream was silent for {self._silence_seconds:g} s within its answer."
@@ -317,7 +330,7 @@ class UpstreamClient:
                 allow_redirects=False,
             )
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise AttemptFailed(_failure_of(error), _reason_of(error)) from error
+            raise AttemptFailed(_failure_of(error), _reason_of(error)) from None
         return UpstreamAnswer(response, self._bounds.silence_seconds)
 
     def _url(self, address: str) -> URL:
@@ -337,13 +350,28 @@ def _failure_of(error: Exception) -> Failure:
         return Failure.UNREACHABLE
     if isinstance(error, TimeoutError):
         return Failure.TIMEOUT
-    if _is_reused.get() and isinstance(error, aiohttp.ServerDisconnectedError | aiohttp.ClientOSError):
+    if isinstance(error, aiohttp.ClientResponseError):
+        return Failure.NOT_HTTP
+    protocol = _used.get()
+    is_reused = protocol is not None and protocol.requests > 1
+    if is_reused and isinstance(error, aiohttp.ServerDisconnectedError | aiohttp.ClientOSError):
         return Failure.STALE
     return Failure.NO_ANSWER
 
 
-def _reason_of(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"[:300]
+def _reason_of(error: BaseException) -> str:
+    """Say what failed: in the system's words, and else by name, since the library's words may quote an answer."""
+    if isinstance(error, OSError):
+        return f"{type(error).__name__}: {error}"[:_MAX_REASON_CHARACTERS]
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return type(error).__name__
+
+
+def _has_length(response: aiohttp.ClientResponse) -> bool:
+    """Tell whether a body says itself where it ends (RFC 9112 §6.3); others end with the connection."""
+    coding = response.headers.get("Transfer-Encoding")
+    return "Content-Length" in response.headers if coding is None else "chunked" in coding.lower()
 
 
 def _decoder_of(response: aiohttp.ClientResponse) -> Decoder | None:

@@ -28,6 +28,7 @@ from policies.retries import (
 from proxy.errors import NoUpstreamLeft, UpstreamBroken, UpstreamError, UpstreamTooSlow, UpstreamUnusable
 from proxy.upstreams.client import AttemptFailed, Failure
 from proxy.upstreams.headers import request_headers, upstream_headers, upstream_request_id
+from proxy.wire.envelopes import may_be_completion
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,10 +42,11 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("tidegate.upstreams")
 
-_UNAUTHORIZED = 401
-_FORBIDDEN = 403
+_OWN_CREDENTIAL = {401, 403, 407}
 _REDIRECTS = range(300, 400)
+_ANSWERS = range(200, 600)
 _BAD_REQUEST = 400
+_TOO_MANY_REQUESTS = 429
 _ERRORS = 400
 _LOGGED_BODY_BYTES = 2048
 _REFUSAL_BODY_BYTES = 64 * 1024
@@ -59,6 +61,7 @@ _CAUSES = {
     Failure.CONNECT_TIMEOUT: Cause.UNREACHABLE,
     Failure.STALE: Cause.UNKNOWN,
     Failure.NO_ANSWER: Cause.UNKNOWN,
+    Failure.NOT_HTTP: Cause.UNKNOWN,
     Failure.TIMEOUT: Cause.UNKNOWN,
 }
 
@@ -222,7 +225,7 @@ class Dispatcher:
         answer.is_usage_added = asks_usage
         self._note(exchange, answer)
         if answer.status >= _ERRORS:
-            self._count(target.name, f"{answer.status // 100}xx")
+            self._count(target.name, _kind_of(answer.status))
         return answer
 
     def _watch(self, answer: UpstreamAnswer, upstream: str, started: float) -> None:
@@ -251,22 +254,28 @@ class Dispatcher:
         sending.exchange.upstream = deployment.upstream
         sending.exchange.deployment = deployment.name or sending.decision.model.name
         self._note(sending.exchange, answer)
-        fault = _fault(answer)
+        fault = _fault(answer, sending.decision)
         if fault is None:
             return answer
         unusable = UpstreamUnusable(
             f"The upstream's answer cannot be passed on: {fault}. The operator's log says more."
         )
         try:
-            body = await _read_refusal(answer, _LOGGED_BODY_BYTES)
+            body = b"" if answer.is_stream else await _read_refusal(answer, _LOGGED_BODY_BYTES)
         finally:
             answer.failure = unusable
             answer.close()
-        _log.error("upstream %s answered %d, %s: %r", deployment.upstream, answer.status, fault, body)
+        shown = b"" if answer.status < _ERRORS and may_be_completion(body) else body
+        _log.error("upstream %s answered %d, %s: %r", deployment.upstream, answer.status, fault, shown)
         raise unusable
 
     def _count(self, upstream: str, kind: str) -> None:
         self._metrics.upstream_errors_total.labels(upstream, kind).inc()
+
+
+def _kind_of(status: int) -> str:
+    """Return how an error is counted: an upstream that is busy is no client's mistake, as other 4xx mostly are."""
+    return str(status) if status == _TOO_MANY_REQUESTS else f"{status // 100}xx"
 
 
 def _refusal(answer: UpstreamAnswer, candidate: int) -> Failed:
@@ -278,13 +287,23 @@ def _refusal(answer: UpstreamAnswer, candidate: int) -> Failed:
     )
 
 
-def _fault(answer: UpstreamAnswer) -> str | None:
-    """Say why an answer cannot be passed on; None when it can."""
-    if answer.status in {_UNAUTHORIZED, _FORBIDDEN}:
-        return f"it refused the gateway's own credential with {answer.status}"
-    if answer.status in _REDIRECTS:
-        return f"it redirects ({answer.status}), which is not followed"
-    return "it is an HTML page" if answer.media_type in _HTML else None
+def _fault(answer: UpstreamAnswer, decision: Decision) -> str | None:
+    """Say why an answer cannot be passed on; None when it can.
+
+    A whole answer to a request for a stream can: that is what the upstream said, and clients look at the type.
+    """
+    status = answer.status
+    if status in _OWN_CREDENTIAL:
+        return f"it refused the gateway's own credential with {status}"
+    if status in _REDIRECTS:
+        return f"it redirects ({status}), which is not followed"
+    if status not in _ANSWERS:
+        return f"its status {status} is none that ends a request"
+    if answer.media_type in _HTML:
+        return "it is an HTML page"
+    if status < _ERRORS and answer.is_stream and not decision.effective.view.is_stream:
+        return "it is an event stream, which was not asked for"
+    return None
 
 
 def _given_up(decision: Decision, failure: AttemptFailed | None) -> UpstreamError:
@@ -293,6 +312,8 @@ def _given_up(decision: Decision, failure: AttemptFailed | None) -> UpstreamErro
         return UpstreamTooSlow(f"No upstream for {model!r} answered in time.")
     if failure is not None and failure.failure is Failure.UNREACHABLE:
         return NoUpstreamLeft(f"No upstream for {model!r} can be reached at the moment.")
+    if failure is not None and failure.failure is Failure.NOT_HTTP:
+        return UpstreamUnusable(f"What the upstream for {model!r} answered is no valid HTTP.")
     return UpstreamBroken(f"The upstream for {model!r} closed the connection without an answer.")
 
 

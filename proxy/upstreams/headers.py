@@ -55,14 +55,12 @@ def response_headers(received: Headers) -> Headers:
     """
     passed: Headers = []
     for name, value in received:
-        if not value.isascii():
-            continue
         lower = name.lower()
         allowed = _TO_CLIENTS.get(lower)
-        if allowed is not None:
+        if allowed is None and lower.startswith(_LIMITS):
+            allowed = _UPSTREAM_LIMITS + lower[len(_LIMITS) :]
+        if allowed is not None and value.isascii():
             passed.append((allowed, value))
-        elif lower.startswith(_LIMITS):
-            passed.append((_UPSTREAM_LIMITS + lower[len(_LIMITS) :], value))
     return passed
 
 

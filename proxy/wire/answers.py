@@ -34,6 +34,10 @@ class Stored(Protocol):
     def created_milliseconds(self) -> int:
         """When it was stored, in Unix time."""
 
+    @property
+    def ttl_seconds(self) -> int | None:
+        """For how long it was stored, where that is known."""
+
 
 def answer_headers(exchange: Exchange, stored: Stored | None = None) -> Headers:
     """Return `Cache-Status`, on hits `Age`, and `x-tidegate-adjusted` where policy changed the request.
@@ -44,30 +48,29 @@ def answer_headers(exchange: Exchange, stored: Stored | None = None) -> Headers:
     decision = exchange.decision
     if decision is None:
         return []
-    age = _age_milliseconds(exchange, stored)
-    headers: Headers = [("Cache-Status", cache_status(exchange, age))]
-    if age is not None:
-        headers.append(("Age", str(age_seconds(age))))
+    headers: Headers = [("Cache-Status", cache_status(exchange, stored))]
+    if stored is not None:
+        headers.append(("Age", str(age_seconds(_age_milliseconds(exchange, stored)))))
     if decision.adjustments:
         headers.append(("x-tidegate-adjusted", adjusted(decision.adjustments)))
     return headers
 
 
-def _age_milliseconds(exchange: Exchange, stored: Stored | None) -> int | None:
-    if stored is None:
-        return None
+def _age_milliseconds(exchange: Exchange, stored: Stored) -> int:
     return age_milliseconds(stored.created_milliseconds, int(exchange.started_at * 1000))
 
 
-def cache_status(exchange: Exchange, age: int | None = None) -> str:
-    """Write the value of `Cache-Status` (RFC 9211); `age` is a hit's age in milliseconds.
+def cache_status(exchange: Exchange, stored: Stored | None = None) -> str:
+    """Write the value of `Cache-Status` (RFC 9211); `stored` is the entry of a hit.
 
-    `stored` is left out on streams, whose head leaves before it is known.
+    The parameter `stored` is left out on streams, whose head leaves before it is known.
     """
     decision = exchange.decision
     plan = None if decision is None else decision.cache
     if exchange.cache is CacheResult.HIT:
-        left = left_seconds(plan, age) if isinstance(plan, Keyed) and age is not None else None
+        left = None
+        if isinstance(plan, Keyed) and stored is not None:
+            left = left_seconds(plan, _age_milliseconds(exchange, stored), stored.ttl_seconds)
         return member(CACHE_NAME, {"hit": True, "ttl": left})
     is_stream = decision is not None and decision.effective.view.is_stream
     return member(

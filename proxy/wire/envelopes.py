@@ -21,6 +21,7 @@ EDGE_BYTES = 64 * 1024
 """How much of the beginning and the end of an answer that is too long to be kept is searched for its usage."""
 
 _USAGE = re.compile(rb'"usage"\s*:\s*(?=\{)')
+_BEGINNING = re.compile(rb"(?:\s|\xef\xbb\xbf)*(?:[\[{\":]|data:|event:|id:|retry:)")
 _REFUSED_REASON = "content_filter"
 
 
@@ -89,8 +90,15 @@ def observe_edges(head: bytes, tail: bytes, observed: Observed) -> None:
                 return
 
 
+def may_be_completion(body: bytes) -> bool:
+    """Tell whether bytes begin as JSON or an event stream does: those stay out of the log (SPEC §11)."""
+    return _BEGINNING.match(body) is not None
+
+
 def _read(body: bytes) -> _Answer:
     try:
+        if not body.isascii():
+            body.decode()  # members that are skipped are not looked at otherwise
         return _DECODER.decode(body)
     except msgspec.ValidationError:
         return _read_tolerantly(body)

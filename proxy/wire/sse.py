@@ -39,9 +39,13 @@ class EventSplitter:
 
     def feed(self, data: bytes) -> list[bytes]:
         """Return the events that these bytes complete, terminators included."""
-        if not self._buffer and not self._is_after_cr and data[-2:] == b"\n\n" and _is_plain(data):
-            return [event + b"\n\n" for event in data[:-2].split(b"\n\n")]
-        return self._feed_any(data)
+        if self._buffer or self._is_after_cr or data[-2:] != b"\n\n" or data[:1] == b"\n" or b"\r" in data:
+            return self._feed_any(data)
+        if data.index(b"\n\n") == len(data) - 2:
+            return [data]
+        if b"\n\n\n" in data:
+            return self._feed_any(data)
+        return [event + b"\n\n" for event in data[:-2].split(b"\n\n")]
 
     def rest(self) -> bytes:
         """Return what is left of an unfinished event, and forget it."""
@@ -91,10 +95,6 @@ class EventSplitter:
         self._searched = self._start = 0
         self.is_inside = True
         return part
-
-
-def _is_plain(data: bytes) -> bool:
-    return b"\r" not in data and b"\n\n\n" not in data and data[:1] != b"\n"
 
 
 def data_of(event: bytes) -> bytes | None:

@@ -24,13 +24,18 @@ DONE = b"data: [DONE]\n\n"
 
 _DONE_MARK = b"[DONE]"
 _USAGE = re.compile(rb'"usage"\s*:\s*\{')
-_FINISH = re.compile(rb'"finish_reason"\s*:\s*"')
-_ERROR = re.compile(rb'"error"\s*:\s*[{"]')
+_TELLING = re.compile(rb'"(?:finish_reason"\s*:\s*"|usage"\s*:\s*\{|error"\s*:\s*[{"])')
 _OBFUSCATION = re.compile(rb',\s*"obfuscation"\s*:\s*"[^"\\]*"|"obfuscation"\s*:\s*"[^"\\]*"\s*,\s*')
-_GENERATED = tuple(
-    (b'"%s"' % name, re.compile(rb'"%s"\s*:\s*"([^"\\]*(?:\\.[^"\\]*)*)"' % name))
-    for name in (b"text", b"content", b"arguments", b"reasoning_content", b"reasoning", b"refusal")
+_GENERATED = re.compile(
+    rb'"(?:text|content|arguments|reasoning_content|reasoning|refusal)"\s*:\s*"([^"\\]*(?:\\.[^"\\]*)*)"'
 )
+
+
+class _AnyObject(msgspec.Struct):
+    """Has no members that are looked at."""
+
+
+_ANY_OBJECT = msgspec.json.Decoder(_AnyObject)
 _MOST_INTRODUCTIONS = 4
 """Events that are parsed in search of the model's name, which Azure's first event leaves empty."""
 
@@ -39,7 +44,7 @@ class StreamObserver:
     """Watches the events of one stream, notes its facts in `observed`, and says what may go to the client.
 
     With `drops_usage` the usage event that the client did not ask for is taken out. `held` is `[DONE]` and all that
-    came after it; `has_failed` tells that the upstream sent an error as an event.
+    may go after it; `has_failed` tells that the upstream sent an error as an event.
     """
 
     __slots__ = ("_drops_usage", "_introductions", "_observed", "has_failed", "held", "is_done")
@@ -71,28 +76,23 @@ class StreamObserver:
 
     def _count(self, joined: bytes) -> None:
         observed = self._observed
-        for name, pattern in _GENERATED:
-            if name in joined:
-                for text in pattern.findall(joined):
-                    if text:
-                        observed.content_events += 1
-                        observed.content_bytes += _decoded_length(text)
+        for text in _GENERATED.findall(joined):
+            if text:
+                observed.content_events += 1
+                observed.content_bytes += _decoded_length(text)
 
     def _passes(self, event: bytes) -> bool:
         """Note what one event says; tell whether it is to be written now."""
-        if self.is_done:
+        is_kept = True
+        if not self._is_introduced or _tells(event):
+            data = data_of(event) or b""
+            self.is_done = self.is_done or data.startswith(_DONE_MARK)
+            chunk = _decode_object(data) or {}
+            self._note(chunk)
+            is_kept = not (self._drops_usage and _is_usage_only(chunk))
+        if self.is_done and is_kept:
             self.held += event
-            return False
-        if self._is_introduced and not _tells(event):
-            return True
-        data = data_of(event) or b""
-        if data.startswith(_DONE_MARK):
-            self.is_done = True
-            self.held = event
-            return False
-        chunk = _decode_object(data) or {}
-        self._note(chunk)
-        return not (self._drops_usage and _is_usage_only(chunk))
+        return is_kept and not self.is_done
 
     def _note(self, chunk: dict[str, Any]) -> None:
         observed = self._observed
@@ -129,6 +129,21 @@ def without_usage_event(stream: bytes) -> bytes:
     return b"".join([event for event in events if not is_added_usage_event(event)]) + splitter.rest()
 
 
+def is_readable(stream: bytes) -> bool:
+    """Tell whether every event of a whole stream that has data holds a JSON object or `[DONE]`, in UTF-8."""
+    splitter = EventSplitter(len(stream))
+    events = splitter.feed(stream)
+    try:
+        stream.decode()
+        for event in [*events, splitter.rest()]:
+            data = data_of(event)
+            if data is not None and not data.startswith(_DONE_MARK):
+                _ANY_OBJECT.decode(data)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return False
+    return True
+
+
 def without_obfuscation(stream: bytes) -> bytes:
     """Return a whole stream less the random strings that only hide its packets' lengths (SPEC §6)."""
     return _OBFUSCATION.sub(b"", stream) if b'"obfuscation"' in stream else stream
@@ -140,12 +155,7 @@ def error_event(error_object: bytes) -> bytes:
 
 
 def _tells(data: bytes) -> bool:
-    return (
-        _DONE_MARK in data
-        or _FINISH.search(data) is not None
-        or (b'"usage"' in data and _USAGE.search(data) is not None)
-        or (b'"error"' in data and _ERROR.search(data) is not None)
-    )
+    return _DONE_MARK in data or _TELLING.search(data) is not None
 
 
 def _is_usage_only(chunk: dict[str, Any]) -> bool:

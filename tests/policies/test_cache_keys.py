@@ -101,6 +101,9 @@ EQUAL = {
     "echo as a list of one": (TEXT, '"echo":[true]', '"echo":true'),
     "an array of one prompt and the prompt": (TEXT, '"prompt":["p"]', '"prompt":"p"'),
     "an array of one token prompt and the prompt": (TEXT, '"prompt":[[1,2]]', '"prompt":[1,2]'),
+    "token ids 1 and 1.0": (TEXT, '"prompt":[1,2]', '"prompt":[1.0,2]'),
+    "token ids 1 and 1.0 in several prompts": (TEXT, '"prompt":[[1,2],[3]]', '"prompt":[[1,2.0],[3e0]]'),
+    "one token prompt in an array, 1 and 1.0": (TEXT, '"prompt":[[1]]', '"prompt":[1.0]'),
     "stop as an array of one and as a string": (TEXT, '"stop":["x"]', '"stop":"x"'),
     "streamed and not": (TEXT, '"stream":true', '"stream":false'),
     "streamed and absent": (TEXT, '"stream":true', ""),
@@ -118,6 +121,7 @@ EQUAL = {
     "chat: store false and null": (CHAT, '"store":null', ""),
     "embeddings: an array of one and its text": (VECTOR, '"input":["p"]', '"input":"p"'),
     "embeddings: an array of one token input": (VECTOR, '"input":[[1,2]]', '"input":[1,2]'),
+    "embeddings: token ids 1 and 1.0": (VECTOR, '"input":[1,2]', '"input":[1,2.0]'),
     "embeddings: another user": (VECTOR, '"user":"a"', ""),
 }
 

@@ -107,6 +107,16 @@ ONE = effective(prompt=[1, 2, 3], max_tokens=20)
 STREAM = effective(prompt=[1, 2, 3], max_tokens=20, stream=True)
 TWO = effective(prompt=[1, 2, 3], max_tokens=20, n=2)
 PROMPTS = effective(prompt=[[1, 2], [3]], max_tokens=20)
+TEXTS = effective(prompt=["a" * 40, "b" * 40], max_tokens=20)
+BEST = effective(prompt=[1, 2, 3], max_tokens=20, best_of=3)
+BEST_TWO = effective(prompt=[1, 2, 3], max_tokens=20, n=2, best_of=3)
+ECHO = effective(prompt="a" * 40, max_tokens=20, echo=True)
+ECHO_STREAM = effective(prompt="a" * 40, max_tokens=20, echo=True, stream=True)
+ECHO_TWO = effective(prompt="a" * 4_000, max_tokens=1_000, echo=True, n=2)
+ECHO_PROMPTS = effective(prompt=["a" * 40, "b" * 80], max_tokens=20, echo=True, n=2)
+ECHO_IDS = effective(prompt=[1] * 1_000, max_tokens=1_000, echo=True, n=2)
+SCORING = effective(prompt=["a" * 40, "b" * 40], max_tokens=0, echo=True, logprobs=1)
+EMBEDDINGS = effective(Endpoint.EMBEDDINGS, input=["a" * 40, "b" * 40])
 SERVED = {"is_served": True, "is_ended": True}
 LEFT = {"is_served": True, "is_abandoned": True}
 
@@ -163,6 +173,130 @@ LEFT = {"is_served": True, "is_abandoned": True}
         pytest.param(
             ONE, Seen(None, 0, 0, **SERVED), Charged(3, 0, known="counted"), id="an empty answer is its prompt"
         ),
+        pytest.param(
+            TWO,
+            Seen(Usage(3, 20), 0, 92, **SERVED),
+            Charged(3, 20, known="reported"),
+            id="a right report of several choices, though words be long",
+        ),
+        pytest.param(
+            TWO, Seen(Usage(3, 9), 18, 54, **SERVED), Charged(3, 18, known="counted"), id="a stream's report of one"
+        ),
+        pytest.param(
+            TEXTS, Seen(Usage(17, 4), 0, 40, **SERVED), Charged(17, 10, known="counted"), id="a report of one prompt's"
+        ),
+        pytest.param(
+            TEXTS, Seen(Usage(10, 9), 0, 40, **SERVED), Charged(20, 9, known="counted"), id="of one prompt's input"
+        ),
+        pytest.param(
+            TEXTS,
+            Seen(Usage(17, 9), 0, 40, **SERVED),
+            Charged(17, 9, known="reported"),
+            id="a right one of two prompts",
+        ),
+        pytest.param(
+            BEST,
+            Seen(Usage(3, 30), 0, 40, **SERVED),
+            Charged(3, 30, known="reported"),
+            id="a report of candidates that were not returned",
+        ),
+        pytest.param(
+            BEST, Seen(None, 0, 40, **SERVED), Charged(3, 30, known="counted"), id="without one they count as returned"
+        ),
+        pytest.param(
+            BEST_TWO, Seen(None, 0, 36, **SERVED), Charged(3, 14, known="counted"), id="in proportion, rounded up"
+        ),
+        pytest.param(
+            BEST, Seen(None, 0, 400, **SERVED), Charged(3, 60, known="counted"), id="the candidates' most is the hold"
+        ),
+        pytest.param(
+            ECHO_TWO,
+            Seen(Usage(1_000, 10), 0, 8_040, **SERVED),
+            Charged(1_000, 10, known="reported"),
+            id="an echo is no output",
+        ),
+        pytest.param(
+            ECHO_TWO,
+            Seen(Usage(1_000, 5), 0, 8_040, **SERVED),
+            Charged(1_000, 10, known="counted"),
+            id="what stands behind it is, for every choice",
+        ),
+        pytest.param(
+            ECHO_PROMPTS,
+            Seen(Usage(30, 20), 0, 2 * 120 + 80, **SERVED),
+            Charged(30, 20, known="reported"),
+            id="of every prompt",
+        ),
+        pytest.param(
+            ECHO_IDS,
+            Seen(Usage(1_000, 10), 0, 12_000, **SERVED),
+            Charged(1_000, 10, known="reported"),
+            id="token ids echo text of a length that nobody knows: the report is believed",
+        ),
+        pytest.param(
+            ECHO_IDS,
+            Seen(None, 0, 8_040, **SERVED),
+            Charged(1_000, 10, known="counted"),
+            id="and without one is estimated",
+        ),
+        pytest.param(
+            ECHO, Seen(None, 0, 80, **SERVED), Charged(10, 10, known="counted"), id="an echo without a report"
+        ),
+        pytest.param(
+            ECHO_STREAM, Seen(None, 9, 60, **LEFT), Charged(10, 5, known="counted"), id="on a stream that was left"
+        ),
+        pytest.param(
+            ECHO_STREAM, Seen(None, 1, 8, **LEFT), Charged(10, 0, known="counted"), id="in the middle of the echo"
+        ),
+        pytest.param(
+            SCORING,
+            Seen(Usage(20, 0), 0, 80, **SERVED),
+            Charged(20, 0, known="reported"),
+            id="scoring generates nothing",
+        ),
+        pytest.param(
+            SCORING, Seen(None, 0, 80, **SERVED), Charged(20, 0, known="counted"), id="scoring without a report"
+        ),
+        pytest.param(
+            SCORING, Seen(None, **LEFT), Charged(20, 0, known="counted"), id="scoring that was left is its prompt"
+        ),
+        pytest.param(
+            EMBEDDINGS, Seen(Usage(18, 0), **SERVED), Charged(18, 0, known="reported"), id="embeddings as reported"
+        ),
+        pytest.param(
+            EMBEDDINGS, Seen(Usage(9, 0), **SERVED), Charged(20, 0, known="counted"), id="not one input for all"
+        ),
+        pytest.param(EMBEDDINGS, Seen(None, **SERVED), Charged(20, 0, known="counted"), id="embeddings without report"),
+        pytest.param(
+            EMBEDDINGS,
+            Seen(None, is_readable=False, **SERVED),
+            Charged(20, 0, known="counted"),
+            id="embeddings that could not be read: nothing else was to be seen",
+        ),
+        pytest.param(EMBEDDINGS, Seen(None, **LEFT), Charged(20, 0, known="counted"), id="embeddings that were left"),
+        pytest.param(EMBEDDINGS, Seen(None, is_served=True), NOTHING, id="embeddings that broke off"),
+        pytest.param(
+            STREAM,
+            Seen(Usage(9, 99, 5, 50), 4, 0, **LEFT),
+            Charged(3, 20, 3, 20, known="counted"),
+            id="a stream that was left is not charged above the hold, whatever was reported",
+        ),
+        pytest.param(
+            STREAM, Seen(Usage(3, 5), 7, 0, **LEFT), Charged(3, 5, known="reported"), id="what was reported so far"
+        ),
+        pytest.param(
+            STREAM,
+            Seen(Usage(9, 99), 4, 0, is_ended=True, **LEFT),
+            Charged(9, 99, known="reported"),
+            id="a client that closes after the end has left nothing",
+        ),
+        pytest.param(
+            STREAM, Seen(Usage(3, 5), 7, 0, is_served=True), Charged(3, 5, known="reported"), id="a cut stream's report"
+        ),
+        pytest.param(
+            ONE, Seen(Usage(3, 0), is_ended=True), NOTHING, id="an error status costs nothing, whatever it reports"
+        ),
+        pytest.param(STREAM, Seen(is_ended=True), NOTHING, id="an error in place of a stream"),
         pytest.param(ONE, Seen(is_served=True), NOTHING, id="a failure before the first token"),
         pytest.param(ONE, Seen(None, 0, 50, is_ended=True), NOTHING, id="an error of the upstream"),
         pytest.param(ONE, Seen(is_abandoned=True), NOTHING, id="never sent"),

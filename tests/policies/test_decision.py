@@ -23,6 +23,7 @@ RULEBOOK = Rulebook(
     {
         "free": Policy(),
         "capped": Policy(parameters={"n": Rule(max=2, on_violation="clamp"), "best_of": Rule(max=3)}),
+        "trimmed": Policy(parameters={"prompt": Rule(force="a")}),
         "counted": Policy(limits=(Limit(of="tokens", limit=1000, per="hour", by=("user",)),)),
     },
 )
@@ -94,6 +95,11 @@ def test_without_such_a_limit_the_request_stays_as_it_came() -> None:
 )
 def test_the_cache_is_decided_on_the_effective_request(fields: dict[str, object], kind: type) -> None:
     assert isinstance(decided(fields, "free").cache, kind)
+
+
+def test_advice_is_on_what_policy_left() -> None:
+    assert decided({"prompt": ["a ", "b "]}, "free").advisories == ("prompt-ends-in-space",)
+    assert decided({"prompt": "a "}, "trimmed").advisories == ()
 
 
 def test_the_same_inputs_give_the_same_decision() -> None:

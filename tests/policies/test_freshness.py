@@ -25,20 +25,7 @@ LONG_AGE = Keyed("k", ttl_seconds=60, max_age_seconds=3600)
     ],
 )
 def test_age_is_judged(plan: Keyed, age: int, expected: Fit) -> None:
-    assert judge(plan, age_milliseconds=age, is_stored_stream=False, wants_stream=False) is expected
-
-
-@pytest.mark.parametrize(
-    ("is_stored_stream", "wants_stream", "expected"),
-    [
-        pytest.param(True, True, Fit.GOOD, id="a stream for a stream"),
-        pytest.param(True, False, Fit.OTHER_FORM, id="a stream for a whole answer"),
-        pytest.param(False, True, Fit.OTHER_FORM, id="a whole answer for a stream"),
-    ],
-)
-def test_form_is_judged(is_stored_stream: bool, wants_stream: bool, expected: Fit) -> None:  # noqa: FBT001
-    fit = judge(HOUR, age_milliseconds=0, is_stored_stream=is_stored_stream, wants_stream=wants_stream)
-    assert fit is expected
+    assert judge(plan, age) is expected
 
 
 @pytest.mark.parametrize(
@@ -53,5 +40,18 @@ def test_age_is_never_negative(created: int, now: int, expected: int) -> None:
     assert age_milliseconds(created, now) == expected
 
 
-def test_age_and_time_left_add_up_to_the_time_to_live() -> None:
-    assert all(age_seconds(age) + left_seconds(HOUR, age) == 3600 for age in (0, 999, 1_000, 3_599_999))
+@pytest.mark.parametrize(
+    ("stored_for", "expected"),
+    [
+        pytest.param(None, 3600, id="an entry without a life of its own"),
+        pytest.param(2, 2, id="stored for less than this plan's time"),
+        pytest.param(604_800, 3600, id="stored for more"),
+    ],
+)
+def test_age_and_time_left_add_up_to_the_shorter_life(stored_for: int | None, expected: int) -> None:
+    for age in (0, 999, 1_000, 1_999):
+        assert age_seconds(age) + left_seconds(HOUR, age, stored_for) == expected
+
+
+def test_what_is_served_past_its_end_has_nothing_left() -> None:
+    assert left_seconds(HOUR, 2_500, 1) == 0

@@ -15,11 +15,13 @@ from policies.limits import (
     made_name,
     needs_ceiling,
     taken,
+    taken_by_hit,
 )
 from policies.policy import Limit
 from policies.principals import Principal
 from policies.requests.asked import EffectiveRequest, Endpoint
 from policies.requests.dialects import view_of
+from policies.usage import Usage
 
 FIELDS = {"prompt": "hi", "user": "customer"}
 EFFECTIVE = EffectiveRequest(Endpoint.COMPLETIONS, FIELDS, view_of(Endpoint.COMPLETIONS, FIELDS))
@@ -76,6 +78,39 @@ def test_scopes(by: list[str], principal: Principal, scope: tuple[str, ...]) -> 
 def test_asks_and_takings(of: str, ask: int, takes: int) -> None:
     bound = bind(NamedLimit("p", limit(of=of, per=None if of == "concurrency" else "minute")))[0]
     assert (bound.ask, taken(bound, Charged(5, 7))) == (ask, takes)
+
+
+TOKENS = {"of": "tokens"}
+FULL = {"of": "tokens", "charge_hits": "full"}
+AT_ONCE = {"of": "concurrency", "per": None}
+
+
+@pytest.mark.parametrize(
+    ("settings", "taking", "at_worst"),
+    [
+        pytest.param({}, "spend", 1, id="requests are spent at once"),
+        pytest.param(TOKENS, "miss", 100, id="tokens are held, and not by hits"),
+        pytest.param(FULL, "hold", 100, id="unless hits are charged"),
+        pytest.param(AT_ONCE, "hold", 0, id="concurrency is held, and takes nothing in the end"),
+    ],
+)
+def test_when_a_limit_is_taken_from(settings: dict[str, Any], taking: str, at_worst: int) -> None:
+    bound = bind(NamedLimit("p", limit(**settings)))[0]
+    assert (bound.taking, bound.at_worst) == (taking, at_worst)
+
+
+@pytest.mark.parametrize(
+    ("settings", "usage", "takes"),
+    [
+        pytest.param({}, Usage(5, 7), 1, id="a hit is a request"),
+        pytest.param(AT_ONCE, Usage(5, 7), 0, id="it takes no concurrency in the end"),
+        pytest.param(TOKENS, Usage(5, 7), 0, id="and no tokens"),
+        pytest.param(FULL, Usage(5, 7), 12, id="unless it is charged in full: what was reported"),
+        pytest.param(FULL, None, 100, id="or what was asked, where nothing was"),
+    ],
+)
+def test_what_a_hit_takes(settings: dict[str, Any], usage: Usage | None, takes: int) -> None:
+    assert taken_by_hit(bind(NamedLimit("p", limit(**settings)))[0], usage) == takes
 
 
 def test_an_absurd_ask_is_more_than_any_limit() -> None:

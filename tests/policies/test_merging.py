@@ -37,6 +37,12 @@ def merged_rule(*levels: dict[str, Any]) -> MergedRule:
             [{"force": 1}, {"forbid": "drop"}], "forbid", None, id="what is forced cannot be forbidden within"
         ),
         pytest.param([{"forbid": "drop"}, {"force": 1}], "force", None, id="what is forbidden cannot be forced within"),
+        pytest.param([{"forbid": "reject"}, {"force": 1}], "force", None, id="however it is forbidden"),
+        pytest.param([{"force": 1}, {"forbid": "reject"}], "forbid", Part("reject", "b"), id="refusing beats forcing"),
+        pytest.param([{"force": 1}, {"forbid": "reject"}], "force", Part(1, "a"), id="without lifting it"),
+        pytest.param(
+            [{"force": 1}, {"forbid": "reject"}, {"forbid": "drop"}], "forbid", Part("reject", "b"), id="for all levels"
+        ),
         pytest.param(
             [{"forbid": "drop"}, {"forbid": "reject"}], "forbid", Part("reject", "b"), id="refusing is stricter"
         ),

@@ -265,6 +265,27 @@ def test_a_rule_makes_of_a_request(rules: Rules, sent: dict[str, Any], forwarded
             [("stream", None, True, "force"), ("best_of", 3, 1, "clamp")],
             id="best_of follows n on a forced stream",
         ),
+        pytest.param(
+            {"n": clamp(max=2), "best_of": clamp(min=2), "stream": {"force": True}},
+            {"best_of": 3},
+            {"best_of": 2, "stream": True, "n": 2},
+            [("stream", None, True, "force"), ("n", None, 2, "default"), ("best_of", 3, 2, "clamp")],
+            id="both move where only a pair between them fits on a stream",
+        ),
+        pytest.param(
+            {"n": {"min": 3, "max": 4, "default": 4}, "best_of": clamp(min=2, max=3)},
+            {"best_of": 1},
+            {"best_of": 3, "n": 3},
+            [("n", None, 3, "default"), ("best_of", 1, 3, "clamp")],
+            id="both move where neither fits the other",
+        ),
+        pytest.param(
+            {"n": clamp(allowed=[1, 8]), "best_of": clamp(min=4, max=4)},
+            {"n": 8},
+            {"n": 1, "best_of": 4},
+            [("n", 8, 1, "clamp"), ("best_of", None, 4, "default")],
+            id="a best_of that must be written may be below n",
+        ),
     ],
 )
 def test_n_and_best_of_stay_a_valid_pair(
@@ -335,6 +356,16 @@ def test_a_rule_on_max_tokens_binds_the_ceiling_of_a_chat(
             {"max_completion_tokens": 9, "max_tokens": 16},
             id="another endpoint's name closes nothing",
         ),
+        pytest.param(
+            {"force": 7},
+            {"max_completion_tokens": 500, "max_output_tokens": 600},
+            {"max_completion_tokens": 7, "max_output_tokens": 7, "max_tokens": 7},
+            id="a forced ceiling is forced under every name",
+        ),
+        pytest.param(
+            {"force": 7}, {"max_completion_tokens": "500"}, {"max_completion_tokens": 7, "max_tokens": 7}, id="text"
+        ),
+        pytest.param({"forbid": "drop"}, {"max_completion_tokens": 500}, {}, id="a forbidden one is under every name"),
     ],
 )
 def test_a_rule_on_max_tokens_closes_the_ceiling_of_a_completion(
@@ -469,6 +500,15 @@ def test_nothing_is_written_where_an_endpoint_has_no_such_parameter(
             None,
             id="too many tokens at worst",
         ),
+        pytest.param(
+            {"prompt_tokens": {"max": 9}},
+            {"prompt": [1] * 10},
+            "prompt_tokens",
+            "prompt_tokens (the most tokens that the input can have) is 10; policy 'a' allows at most 9.",
+            id="too long an input in token ids",
+        ),
+        pytest.param({"prompt_tokens": {"max": 9}}, {"prompt": "x" * 10}, "prompt_tokens", None, id="in text"),
+        pytest.param({"prompt_tokens": {"min": 9}}, {"prompt": [1]}, "prompt_tokens", None, id="too short an input"),
     ],
 )
 def test_a_refusal_names_parameter_value_bound_and_policy(
@@ -489,6 +529,46 @@ def test_an_open_ceiling_is_no_way_round_a_bound_on_the_worst_case() -> None:
     model = Model("m", ModelSettings(deployments=(Deployment(upstream="u"),)))
     with pytest.raises(PolicyViolation, match="has no bound, since the request gives no token ceiling"):
         apply_rules(ask({"messages": MESSAGES}, Endpoint.CHAT), policy_of({"worst_case_tokens": {"max": 100}}), model)
+
+
+@pytest.mark.parametrize("name", ["presence_penalty", "frequency_penalty"])
+@pytest.mark.parametrize(
+    ("endpoint", "fields"),
+    [(Endpoint.COMPLETIONS, {"prompt": "x"}), (Endpoint.CHAT, {"messages": MESSAGES})],
+    ids=["completions", "chat"],
+)
+def test_an_absent_penalty_outside_a_bound_is_written(endpoint: Endpoint, fields: dict[str, Any], name: str) -> None:
+    assert apply({name: clamp(min=1)}, fields, endpoint) == ({**fields, name: 1}, [(name, None, 1, "default")])
+
+
+def test_levels_that_allow_no_common_value_are_named() -> None:
+    policy = policy_of({"n": {"allowed": [1, 2]}}, {"n": {"allowed": [3, 4]}})
+    with pytest.raises(PolicyViolation) as refused:
+        apply_rules(ask({"n": 3}), policy, MODEL)
+    assert refused.value.message == "n is 3; policy 'b' allows no value that the levels above it allow."
+
+
+FORCED_AND_FORBIDDEN = [{"temperature": {"force": 0}}, {"temperature": {"forbid": "reject"}}]
+
+
+@pytest.mark.parametrize(
+    ("levels", "sent", "forwarded"),
+    [
+        pytest.param(FORCED_AND_FORBIDDEN, {}, {"temperature": 0}, id="an inner level lifts no force"),
+        pytest.param(FORCED_AND_FORBIDDEN, {"temperature": 0.0}, {"temperature": 0.0}, id="what is forced may be sent"),
+        pytest.param(FORCED_AND_FORBIDDEN, {"temperature": 1}, None, id="but refuses what is sent"),
+        pytest.param(FORCED_AND_FORBIDDEN[::-1], {}, {}, id="what is forbidden is not forced within"),
+        pytest.param(FORCED_AND_FORBIDDEN[::-1], {"temperature": 0}, None, id="and stays refused"),
+    ],
+)
+def test_refusing_what_is_sent_is_stricter_than_forcing_it(
+    levels: list[Rules], sent: dict[str, Any], forwarded: dict[str, Any] | None
+) -> None:
+    if forwarded is not None:
+        assert repr(apply_rules(ask(sent), policy_of(*levels), MODEL)[0].fields) == repr(forwarded)
+        return
+    with pytest.raises(PolicyViolation, match="temperature may not be sent"):
+        apply_rules(ask(sent), policy_of(*levels), MODEL)
 
 
 def test_levels_move_each_others_defaults_inside() -> None:
@@ -615,6 +695,31 @@ def test_applying_rules_again_changes_nothing(levels: list[Rules], sent: dict[st
     assert repr(dict(again.fields)) == repr(dict(effective.fields))
 
 
+PAIR_RULE = st.fixed_dictionaries(
+    {"on_violation": st.just("clamp")}, optional={"max": COUNTS, "min": COUNTS, "default": COUNTS}
+).filter(lambda rule: rule.get("min", 1) <= rule.get("max", 128))
+NAMES = ("n", "best_of")
+
+
+@given(rules=st.fixed_dictionaries({}, optional=dict.fromkeys(NAMES, PAIR_RULE)), sent=SENT, is_stream=st.booleans())
+def test_rules_that_clamp_refuse_only_what_no_pair_fits(rules: Rules, sent: dict[str, Any], *, is_stream: bool) -> None:
+    try:
+        asked = ask({**sent, "stream": None})
+    except InvalidRequest:
+        assume(False)  # noqa: FBT003  hypothesis's own signature
+        return
+    pairs = [(n, best_of) for n in range(1, 129) for best_of in range(n, n + 1 if is_stream else 129)]
+    is_possible = any(
+        all(is_inside(v, rules.get(name, {})) for name, v in zip(NAMES, pair, strict=True)) for pair in pairs
+    )
+    try:
+        apply_rules(asked, policy_of({**rules, "stream": {"force": is_stream}}), MODEL)
+    except PolicyViolation:
+        assert not is_possible
+    else:
+        assert is_possible
+
+
 @given(SENT, st.integers(1, 6), st.integers(1, 6))
 def test_two_caps_that_clamp_refuse_nothing(sent: dict[str, Any], n: int, best_of: int) -> None:
     try:
@@ -639,6 +744,9 @@ def test_two_caps_that_clamp_refuse_nothing(sent: dict[str, Any], n: int, best_o
         pytest.param("logprobs", {"default": True}, None, id="a value that one endpoint takes"),
         pytest.param("top_k", {"force": 5}, None, id="a parameter that the API does not know"),
         pytest.param("candidates", {"max": 16}, None, id="a computed parameter"),
+        pytest.param("prompt_tokens", {"max": 16}, None, id="the input's tokens"),
+        pytest.param("prompt_tokens", clamp(max=16), "cannot be clamped", id="a clamped input"),
+        pytest.param("prompt_tokens", {"force": 16}, "takes max and min only", id="a forced input"),
         pytest.param("user", {}, "the rule says nothing", id="nothing said"),
         pytest.param("model", {"forbid": "drop"}, "model cannot be ruled here: say `models`", id="model"),
         pytest.param("max_completion_tokens", {"max": 1}, "say `max_tokens`", id="another name of the ceiling"),

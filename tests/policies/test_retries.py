@@ -66,6 +66,8 @@ def test_pauses_are_spread() -> None:
         (429, True),
         (500, True),
         (503, True),
+        (600, False),
+        (999, False),
     ],
 )
 def test_statuses_that_may_change(status: int, *, expected: bool) -> None:

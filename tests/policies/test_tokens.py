@@ -34,7 +34,7 @@ def effective(endpoint: Endpoint, **fields: Any) -> EffectiveRequest:  # noqa: A
     ],
 )
 def test_input_is_bounded_and_estimated(request_: EffectiveRequest, bound: int, estimate: int) -> None:
-    assert (bound_input_tokens(request_, MODEL), estimate_input_tokens(request_)) == (bound, estimate)
+    assert (bound_input_tokens(request_, MODEL), estimate_input_tokens(request_, MODEL)) == (bound, estimate)
 
 
 def message(content: Any, **more: Any) -> dict[str, Any]:  # noqa: ANN401  JSON values
@@ -63,7 +63,58 @@ def test_everything_in_a_chat_that_becomes_tokens_counts(fields: dict[str, Any],
     assert least <= bound <= 3 * least + 40
 
 
-def test_an_image_counts_as_an_image_and_not_by_its_bytes() -> None:
-    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 1_000_000}}
-    bound = bound_input_tokens(effective(Endpoint.CHAT, messages=[message([image])]), MODEL)
-    assert 1_000 < bound < 10_000
+def test_a_chat_is_bounded_by_its_bytes_and_the_overheads_of_its_messages() -> None:
+    request = effective(Endpoint.CHAT, messages=[message("hello")] * 2)
+    assert bound_input_tokens(request, MODEL) == 2 * (len("roleusercontenthello") + 16) + 8
+
+
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 1_000_000}}
+SOUND = {"type": "input_audio", "input_audio": {"data": "A" * 1_600, "format": "mp3"}}
+FILE = {"type": "file", "file": {"file_data": "A" * 10_000}}
+
+
+@pytest.mark.parametrize(
+    ("part", "settings", "tokens"),
+    [
+        pytest.param(IMAGE, {}, 2_048, id="an image by the default"),
+        pytest.param(IMAGE, {"image_tokens": 300}, 300, id="or by what its model makes of one"),
+        pytest.param(SOUND, {}, 100, id="a sound by a part of its bytes"),
+        pytest.param(FILE, {}, 10_000, id="a file by its bytes"),
+    ],
+)
+def test_what_is_no_text_counts_by_its_type(part: dict[str, Any], settings: dict[str, int], tokens: int) -> None:
+    model = Model("m", ModelSettings(deployments=[{"upstream": "u"}], **settings))
+    bound = bound_input_tokens(effective(Endpoint.CHAT, messages=[message([part])]), model)
+    assert tokens < bound < tokens + 200
+
+
+@pytest.mark.parametrize("name", ["file", "image_url", "input_audio"])
+def test_a_tools_property_is_a_property_whatever_its_name(name: str) -> None:
+    parameters = {"type": "object", "properties": {name: {"type": name, "description": "x" * 100_000}}}
+    tool = {"type": "function", "function": {"name": "f", "parameters": parameters}}
+    bound = bound_input_tokens(effective(Endpoint.CHAT, messages=[message("x")], tools=[tool]), MODEL)
+    assert bound > 100_000
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "fields"),
+    [
+        (Endpoint.COMPLETIONS, {"prompt": "a"}),
+        (Endpoint.EMBEDDINGS, {"input": "a"}),
+        (Endpoint.CHAT, {"messages": [message("a")]}),
+    ],
+)
+def test_what_some_server_may_read_counts(endpoint: Endpoint, fields: dict[str, Any]) -> None:
+    plain, more = (effective(endpoint, **fields, **extra) for extra in ({}, {"prompt_embeds": "x" * 5_000}))
+    assert bound_input_tokens(more, MODEL) - bound_input_tokens(plain, MODEL) > 5_000
+
+
+def test_brackets_count_however_deep() -> None:
+    nested: Any = []
+    for _ in range(60):
+        nested = [nested]
+    assert bound_input_tokens(effective(Endpoint.CHAT, messages=[message(nested)]), MODEL) >= 120
+
+
+def test_an_estimate_takes_images_at_their_most() -> None:
+    assert estimate_input_tokens(effective(Endpoint.CHAT, messages=[message([IMAGE])]), MODEL) > 2_048

@@ -57,7 +57,14 @@ RESPONSES = {
         pytest.param(
             {"prompt_tokens": 3, "completion_tokens": 1, "prompt_tokens_details": [1]}, Usage(3, 1), id="details a list"
         ),
-        pytest.param({"prompt_tokens": 3, "completion_tokens": "1"}, Usage(3, 0), id="one count a string"),
+        pytest.param(
+            {"prompt_tokens": 3, "completion_tokens": 1, "total_tokens": "4"}, Usage(3, 1), id="a total nobody needs"
+        ),
+        pytest.param(
+            {"prompt_tokens": 3, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": "2"}},
+            Usage(3, 1),
+            id="a detail that is no count",
+        ),
         pytest.param({"prompt_tokens": 3, "completion_tokens": None, "total_tokens": 5}, Usage(3, 2), id="a null"),
         pytest.param(None, None, id="null"),
         pytest.param([], None, id="a list"),
@@ -66,16 +73,31 @@ RESPONSES = {
         pytest.param({}, None, id="empty"),
         pytest.param({"prompt_tokens": None}, None, id="all null"),
         pytest.param({"total_tokens": 5}, None, id="a total alone"),
-        pytest.param({"prompt_tokens": True}, None, id="true is no count"),
-        pytest.param({"prompt_tokens": -1}, None, id="below zero"),
-        pytest.param({"prompt_tokens": 1.5}, None, id="half a token"),
-        pytest.param({"prompt_tokens": 2**53}, None, id="more than stores keep exactly"),
-        pytest.param({"prompt_tokens": float("inf")}, None, id="infinity"),
+        pytest.param({"prompt_tokens": 3, "total_tokens": "8"}, None, id="a total that is needed and no count"),
         pytest.param({"completion_tokens": 8, "total_tokens": 3}, None, id="a total below the output"),
     ],
 )
 def test_usage_is_read(reported: object, expected: Usage | None) -> None:
     assert read_usage(reported) == expected
+
+
+@pytest.mark.parametrize("names", [("prompt_tokens", "completion_tokens"), ("input_tokens", "output_tokens")])
+@pytest.mark.parametrize("wrong", [0, 1], ids=["input", "output"])
+@pytest.mark.parametrize(
+    "count",
+    [
+        pytest.param(True, id="true"),
+        pytest.param("5", id="a string"),
+        pytest.param(-1, id="below zero"),
+        pytest.param(5.5, id="half a token"),
+        pytest.param(2**53, id="more than stores keep exactly"),
+        pytest.param(float("inf"), id="infinity"),
+        pytest.param([5], id="a list"),
+    ],
+)
+def test_a_report_with_a_count_that_is_none_is_no_report(names: tuple[str, str], wrong: int, count: object) -> None:
+    reported = {names[0]: 3, names[1]: 4, "total_tokens": 7}
+    assert read_usage({**reported, names[wrong]: count}) is None
 
 
 PROMPT = "the secret prompt"

@@ -30,6 +30,25 @@ def test_nothing_is_said_of_a_sound_configuration() -> None:
         pytest.param({"keys": []}, "keys is empty", id="no keys"),
         pytest.param({"policies": {"p": {}, "q": {}}}, "policies.q applies to nobody", id="a policy for nobody"),
         pytest.param(
+            {
+                "policies": {
+                    "p": {"parameters": {"n": {"allowed": [1, 2]}}},
+                    "q": {"parameters": {"n": {"allowed": [3]}}},
+                },
+                "keys": [{**SOUND["keys"][0], "policy": "q"}],
+            },
+            "policies p and q together let no value of n through: key key can send none",
+            id="levels that allow no common value",
+        ),
+        pytest.param(
+            {
+                "policies": {"p": {"parameters": {"n": {"max": 2}}}, "q": {"parameters": {"n": {"min": 3}}}},
+                "keys": [{**SOUND["keys"][0], "policy": "q"}],
+            },
+            "policies p and q together let no value of n through",
+            id="levels whose bounds cross",
+        ),
+        pytest.param(
             {"upstreams": {**SOUND["upstreams"], "v": SOUND["upstreams"]["u"]}},
             "upstreams.v is used by no model",
             id="an upstream for no model",

@@ -290,6 +290,17 @@ BAD = [
         id="a limit by something unknown",
     ),
     pytest.param(
+        "policies: {d: {limits: [{of: usd, limit: 5, per: month, by: [user]}]}}",
+        ["1: policies.d.limits[0].of: must be 'requests', 'tokens' or 'concurrency', not 'usd'"],
+        id="a limit of what is not counted",
+    ),
+    pytest.param(
+        "policies: {d: {limits: [{of: tokens, limit: 5, per: day, by: [user], hold: none}]}}",
+        ["1: policies.d.limits[0].hold: must be 'worst_case', not 'none'"],
+        id="a limit that holds nothing",
+    ),
+    pytest.param("ledger: sqlite", ["1: ledger: unknown key"], id="a ledger, which there is not"),
+    pytest.param(
         'policies: {d: {limits: [{name: "a;b", of: tokens, limit: 5, per: day, by: [user]}]}}',
         ["1: policies.d.limits[0].name: may hold letters, digits and _ . - only"],
         id="a limit's name that no header takes",
@@ -323,6 +334,12 @@ def test_a_bad_configuration_is_told(tmp_path: Path, text: str | bytes, expected
     assert [part for part in expected if part not in "\n".join(told)] == []
     assert SECRET not in "\n".join(told)
     assert all("\n" not in line for line in told)
+
+
+def test_a_limit_may_say_that_it_holds_the_worst_case(tmp_path: Path) -> None:
+    limit = "{of: tokens, limit: 200000, per: day, by: [user], hold: worst_case}"
+    made = load(write(tmp_path, BASE.replace("parameters: {n: {max: 4}}", f"limits: [{limit}]")), {})
+    assert made.policies["default"].limits[0].hold == "worst_case"
 
 
 def test_ids_are_told_apart_by_case(tmp_path: Path) -> None:

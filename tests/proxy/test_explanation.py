@@ -56,6 +56,11 @@ def test_everything_that_would_happen_is_told() -> None:
     assert {each["upstream"]: each["name"] for each in seen["deployments"]} == {"one": "m", "two": "other"}
 
 
+def test_advice_is_told() -> None:
+    assert told(model="m", prompt="Hi")["advisories"] == []
+    assert [each["advisory"] for each in told(model="m", prompt="Hi ")["advisories"]] == ["prompt-ends-in-space"]
+
+
 def test_the_reason_for_a_bypass_is_told() -> None:
     assert told(model="m", prompt="Hi")["cache"]["reason"] == "not-deterministic"
 

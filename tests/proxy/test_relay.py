@@ -58,6 +58,7 @@ WITH_USAGE = {**STREAM, "stream_options": {"include_usage": True}}
 ONE, TWO, STOP = ev(tchunk("one ")), ev(tchunk("two ")), ev(tchunk("", finish="stop"))
 USAGE_EVENT = ev({"id": "x", "model": "m", "choices": [], "usage": usage(20)})
 ERROR = b'data: {"error":{'
+CLOSE_DELIMITED = head(200, [("Content-Type", "text/event-stream")])
 OWN = [("x-own", "1")]
 QUICK = ClientBounds(connect_seconds=2, first_byte_seconds=2, silence_seconds=0.3)
 
@@ -197,6 +198,27 @@ ENDS = {
         "upstream_broken",
         False,
     ),
+    "no length and a reset within an event: it is dropped": (
+        [("send", CLOSE_DELIMITED + ONE + TWO[:25]), ("rst",)],
+        ONE,
+        Outcome.UPSTREAM_ERROR,
+        "upstream_broken",
+        False,
+    ),
+    "no length and a clean end": (
+        [("send", CLOSE_DELIMITED + ONE + STOP + DONE), ("close",)],
+        ONE + STOP + DONE,
+        Outcome.COMPLETED,
+        None,
+        True,
+    ),
+    "no length and a reset behind [DONE]": (
+        [("send", CLOSE_DELIMITED + ONE + STOP + DONE), ("rst",)],
+        ONE + STOP + DONE,
+        Outcome.COMPLETED,
+        None,
+        False,
+    ),
     "reset before the first event": (stream_reply(end="rst"), b"", Outcome.UPSTREAM_ERROR, "upstream_broken", False),
     "chunks that cannot be told apart": (
         [("send", sse_head() + chunk(ONE)), ("sleep", 0.05), ("send", b"zz\r\n")],
@@ -239,6 +261,27 @@ ENDS = {
         Outcome.COMPLETED,
         None,
         True,
+    ),
+    "[DONE], then half a comment": (
+        stream_reply(ONE, STOP, DONE, b": b"),
+        ONE + STOP + DONE + b": b",
+        Outcome.COMPLETED,
+        None,
+        True,
+    ),
+    "[DONE], then a reset within an event: it is dropped": (
+        stream_reply(ONE, STOP, DONE, b": b", end="rst"),
+        ONE + STOP + DONE,
+        Outcome.COMPLETED,
+        None,
+        False,
+    ),
+    "[DONE], then an error": (
+        stream_reply(ONE, STOP, DONE, ev({"error": {"message": "no"}})),
+        ONE + STOP + DONE + ev({"error": {"message": "no"}}),
+        Outcome.UPSTREAM_ERROR,
+        None,
+        False,
     ),
     "an empty stream": (stream_reply(), b"", Outcome.INCOMPLETE, None, False),
 }
@@ -368,6 +411,34 @@ async def test_usage_is_always_known_and_sent_to_those_who_asked(
     assert (entry.is_stream, entry.content_type, entry.usage) == (True, "text/event-stream", Usage(7, 13))
 
 
+@pytest.mark.parametrize("gap", [0, 0.05], ids=["in one read", "later"])
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        pytest.param(STREAM, ONE + STOP + DONE, id="not asked"),
+        pytest.param(WITH_USAGE, ONE + STOP + DONE + USAGE_EVENT, id="asked"),
+    ],
+)
+async def test_usage_that_comes_after_done_is_usage(
+    up: FakeUpstream, fields: dict[str, Any], expected: bytes, gap: float
+) -> None:
+    cut = USAGE_EVENT[:40], USAGE_EVENT[40:]
+    pieces = [ONE, STOP, DONE, *cut] if gap else [ONE + STOP + DONE + USAGE_EVENT]
+    relayed = await pass_on(up, make_decision(fields, cache=KEYED), reply=sse_reply(pieces, gap=gap))
+    assert relayed.writer.body == expected
+    assert relayed.exchange.answer.usage == Usage(7, 13)
+    assert relayed.settlement.entries[0] is not None
+
+
+async def test_what_comes_after_done_is_bounded(up: FakeUpstream) -> None:
+    late = [b": " + b"x" * 4000 + b"\n\n"] * 500
+    relayed = await pass_on(up, make_decision(STREAM), reply=sse_reply([ONE, STOP, DONE, *late], gap=0))
+    assert relayed.writer.body.startswith(ONE + STOP + DONE)
+    assert len(relayed.writer.body) < 1_000_000
+    assert relayed.exchange.outcome is Outcome.COMPLETED
+    assert not relayed.exchange.answer.is_complete
+
+
 # What is stored ------------------------------------------------------------------------------------------------------
 
 JSON_ANSWER = {"model": "m", "choices": [{"index": 0, "text": "hi", "finish_reason": "stop"}], "usage": usage(20)}
@@ -399,7 +470,20 @@ JSON_ANSWER = {"model": "m", "choices": [{"index": 0, "text": "hi", "finish_reas
         pytest.param({"prompt": "x"}, KEYED, json_reply(JSON_ANSWER, 429), DEFAULT_BOUNDS, False, id="an error status"),
         pytest.param(STREAM, KEYED, json_reply(JSON_ANSWER), DEFAULT_BOUNDS, False, id="JSON where a stream was asked"),
         pytest.param(
-            {"prompt": "x"}, KEYED, stream_reply(ONE, STOP, DONE), DEFAULT_BOUNDS, False, id="a stream unasked"
+            STREAM,
+            KEYED,
+            stream_reply(ONE, ev(b"hello"), STOP, DONE),
+            DEFAULT_BOUNDS,
+            False,
+            id="an event without JSON",
+        ),
+        pytest.param(
+            STREAM,
+            KEYED,
+            stream_reply(ONE, ev(b'{"choices": [{"text": "\xff"}]}'), STOP, DONE),
+            DEFAULT_BOUNDS,
+            False,
+            id="an event that is no UTF-8",
         ),
     ],
 )
@@ -412,6 +496,7 @@ async def test_only_complete_answers_in_the_asked_form_are_stored(
     for entry in relayed.settlement.entries:
         if entry is not None:
             assert entry.body == relayed.writer.body
+            assert entry.ttl_seconds == KEYED.ttl_seconds
             assert entry.created_milliseconds > 1_700_000_000_000
 
 
@@ -422,6 +507,21 @@ async def test_obfuscation_is_sent_and_not_stored(up: FakeUpstream) -> None:
     assert entry is not None
     assert relayed.writer.body == hidden + STOP + DONE
     assert entry.body == ev(tchunk("a")) + STOP + DONE
+
+
+async def test_events_that_nobody_can_read_pass(up: FakeUpstream) -> None:
+    odd = ev(b"hello") + ev(b"\xff\xfe") + b"x\n\n"
+    relayed = await pass_on(up, make_decision(STREAM, cache=KEYED), reply=stream_reply(ONE, odd, STOP, DONE))
+    assert relayed.writer.body == ONE + odd + STOP + DONE
+    assert relayed.exchange.outcome is Outcome.COMPLETED
+    assert relayed.settlement.entries == [None]
+
+
+async def test_a_whole_answer_to_a_stream_is_what_the_upstream_said(up: FakeUpstream) -> None:
+    relayed = await pass_on(up, make_decision(STREAM, cache=KEYED), reply=json_reply(JSON_ANSWER))
+    assert relayed.writer.header("Content-Type") == "application/json"
+    assert json.loads(relayed.writer.body) == JSON_ANSWER
+    assert (relayed.exchange.outcome, relayed.exchange.answer.usage) == (Outcome.COMPLETED, Usage(7, 13))
 
 
 # Whole answers -------------------------------------------------------------------------------------------------------
@@ -464,10 +564,15 @@ BROKEN = {
     "no JSON": (body_reply(b"hello", ctype="application/json"), UpstreamUnusable),
     "an empty body": (body_reply(b""), UpstreamUnusable),
     "JSON that is cut": (body_reply(b'{"choices": ['), UpstreamUnusable),
+    "no UTF-8": (body_reply(b'{"id": "\xff"}'), UpstreamUnusable),
     "a JSON array": (body_reply(b"[]"), UpstreamUnusable),
     "no content": ([("send", head(204))], UpstreamUnusable),
     "a body shorter than its length": (
         [("send", head(200, [("Content-Length", 99)]) + b"{}"), ("close",)],
+        UpstreamBroken,
+    ),
+    "no length and a reset": (
+        [("send", head(200, [("Content-Type", "application/json")]) + json.dumps(JSON_ANSWER).encode()), ("rst",)],
         UpstreamBroken,
     ),
     "a reset in the body": ([("send", head(200, [("Content-Length", 99)]) + b"{}"), ("rst",)], UpstreamBroken),
@@ -498,6 +603,23 @@ async def pass_on_raising(up: FakeUpstream, reply: list[Any]) -> BaseException:
     assert relayed.settlement.entries == []
     assert sum(series(relayed.metrics, "upstream_errors_total").values()) == 1
     return relayed.error
+
+
+@pytest.mark.parametrize(
+    ("body", "is_shown"),
+    [
+        pytest.param(b'{"choices": [{"text": "secret', False, id="a completion that is cut"),
+        pytest.param(b' \xef\xbb\xbf[{"text": "secret"}]', False, id="JSON of another kind"),
+        pytest.param(b'data: {"text": "secret"}\n\n', False, id="events by another name"),
+        pytest.param(b"the model secret is loading", True, id="a sentence"),
+    ],
+)
+async def test_the_log_shows_unreadable_bodies_but_no_completions(
+    up: FakeUpstream, body: bytes, caplog: pytest.LogCaptureFixture, *, is_shown: bool
+) -> None:
+    await pass_on_raising(up, body_reply(body))
+    assert "answered 200 with an unreadable body" in caplog.text
+    assert ("secret" in caplog.text) is is_shown
 
 
 async def test_a_long_answer_that_breaks_is_told_by_breaking_too(up: FakeUpstream) -> None:
@@ -543,21 +665,38 @@ async def test_an_upstreams_own_error_passes(up: FakeUpstream, fields: dict[str,
 
 
 @pytest.mark.parametrize(
-    "reply",
+    ("body", "content_type", "said"),
     [
-        pytest.param(body_reply(b"no healthy upstream", 404, ctype="text/plain"), id="plain text"),
-        pytest.param(body_reply(b"", 404), id="nothing"),
-        pytest.param([("send", head(404, [("Content-Length", 99)]) + b"{"), ("close",)], id="a body that is cut"),
-        pytest.param(body_reply(b"[" + b"1," * 2000 + b"1]", 404), id="far too much"),
+        pytest.param(b" bad thing\n", "text/plain; charset=utf-8", ": bad thing", id="plain text"),
+        pytest.param("漢".encode() * 700, "text/plain", f": {'漢' * 500}", id="much text"),
+        pytest.param(b"x" * 2000, "text/plain", f": {'x' * 500}", id="more text than is read"),
+        pytest.param(b"bad \xff", "text/plain", ": bad \ufffd", id="text that is no UTF-8"),
+        pytest.param(b" <html>no</html>", "text/plain", " without saying why.", id="HTML that calls itself text"),
+        pytest.param(b"", "text/plain", " without saying why.", id="no text"),
+        pytest.param(b"", "application/json", " without saying why.", id="nothing"),
+        pytest.param(b'"no"', "application/json", " without saying why.", id="JSON that is no object"),
+        pytest.param(b"<e>no</e>", "application/xml", " without saying why.", id="something else"),
+        pytest.param(b"[" + b"1," * 2000 + b"1]", "application/json", " without saying why.", id="far too much"),
     ],
 )
-async def test_an_error_without_an_object_gets_one(up: FakeUpstream, reply: list[Any]) -> None:
-    relayed = await pass_on(up, make_decision(STREAM), reply=reply, bounds=RelayBounds(1000))
-    assert relayed.writer.status == 404
+@pytest.mark.parametrize(("status", "kind"), [(400, "invalid_request_error"), (500, "server_error")])
+async def test_an_error_without_an_object_gets_one(
+    up: FakeUpstream, body: bytes, content_type: str, said: str, status: int, kind: str
+) -> None:
+    up.default = lambda _: body_reply(body, status, [("x-should-retry", "false")], content_type)
+    relayed = await pass_on(up, make_decision(STREAM), bounds=RelayBounds(1000))
+    assert relayed.writer.status == status
     assert relayed.writer.header("Content-Type") == "application/json"
-    error = json.loads(relayed.writer.body)["error"]
-    assert error["message"] == "The upstream answered 404 without saying why."
-    assert b"healthy" not in relayed.writer.body
+    message = f"The upstream answered {status}{said}"
+    expected = {"message": message, "type": kind, "param": None, "code": "upstream_error"}
+    assert json.loads(relayed.writer.body) == {"error": expected}
+
+
+async def test_an_error_that_is_cut_gets_an_object_too(up: FakeUpstream) -> None:
+    fields = [("Content-Type", "text/plain"), ("Content-Length", 99)]
+    relayed = await pass_on(up, make_decision(), reply=[("send", head(404, fields) + b"half a rea"), ("close",)])
+    assert relayed.writer.status == 404
+    assert json.loads(relayed.writer.body)["error"]["message"] == "The upstream answered 404 without saying why."
 
 
 # Clients that leave --------------------------------------------------------------------------------------------------

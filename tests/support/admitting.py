@@ -117,7 +117,7 @@ def exchange(decided: Decision) -> Exchange:
 
 def served(told: Exchange, usage: Usage | None = None, *, events: int = 0, outcome: Outcome | None = None) -> None:
     """Tell an exchange that an upstream answered well, with this report, or with none and so many events."""
-    told.attempts, told.upstream_status, told.status = 1, 200, 200
+    told.attempts, told.is_sent_upstream, told.upstream_status, told.status = 1, True, 200, 200
     told.outcome = outcome or Outcome.COMPLETED
     told.answer.usage = usage
     told.answer.content_events = events

@@ -161,6 +161,7 @@ def make_decision(
         policy=merge(()),
         effective=EffectiveRequest(endpoint, asked.fields, asked.view),
         adjustments=(),
+        advisories=(),
         worst_case=WorstCase(1, 16, 0),
         limits=(),
         cache=cache,

@@ -1,7 +1,7 @@
 """A worker without a gateway in it, for tests of the supervisor's side: `stand_in_worker.py MANNER CHANNEL LISTENING`.
 
 `serve` answers every connection with its process id and counts it; `fail` dies at once; `deaf` serves and does not
-drain. It speaks the real channel.
+drain; `babble` answers with what is no message when it is asked to count. It speaks the real channel.
 """
 
 from __future__ import annotations
@@ -10,9 +10,12 @@ import asyncio
 import os
 import socket
 import sys
+from typing import Any
 
 from proxy.channel import Channel, Count, Counted, Drain, Ready
 from proxy.metrics import Metrics
+
+BABBLE: Any = "no message"
 
 
 async def main(manner: str, channel_fd: int, listening_fd: int) -> None:
@@ -35,7 +38,7 @@ async def main(manner: str, channel_fd: int, listening_fd: int) -> None:
     await channel.send(Ready())
     while (message := await channel.receive()) is not None:
         if isinstance(message, Count):
-            await channel.send(Counted(metrics.snapshot(), message.turn))
+            await channel.send(BABBLE if manner == "babble" else Counted(metrics.snapshot(), message.turn))
         elif isinstance(message, Drain) and manner != "deaf":
             break
     server.close()

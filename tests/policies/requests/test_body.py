@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.errors import InvalidRequest
-from policies.requests.body import decode_body, encode_body
+from policies.requests.body import MAX_CONTAINERS, decode_body, encode_body
 
 JSON = st.recursive(
     st.none()
@@ -114,6 +114,28 @@ def test_depth_is_the_callers_choice() -> None:
     assert decode_body(b'{"a":[1]}', max_depth=2) == {"a": [1]}
     with pytest.raises(InvalidRequest, match="deeper than 2 levels"):
         decode_body(b'{"a":[[1]]}', max_depth=2)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_refused"),
+    [
+        pytest.param("[" + "[]," * MAX_CONTAINERS + "1]", True, id="arrays"),
+        pytest.param("[" + "{}," * MAX_CONTAINERS + "1]", True, id="objects"),
+        pytest.param("[" + '[""],' * MAX_CONTAINERS + "1]", True, id="arrays around empty texts"),
+        pytest.param("[" + r'"\\",[],"\"",' * MAX_CONTAINERS + "1]", True, id="arrays beside escapes"),
+        pytest.param("[" + "[]," * (MAX_CONTAINERS - 2) + "1]", False, id="as many as may be"),
+        pytest.param("[" + '"[",' * MAX_CONTAINERS + "1]", False, id="brackets in texts"),
+        pytest.param('"' + r"[\"{" * MAX_CONTAINERS + '"', False, id="brackets in a text beside escaped quotes"),
+        pytest.param("[" + r'"[\\",' * MAX_CONTAINERS + "1]", False, id="brackets in texts that end in a backslash"),
+    ],
+)
+def test_a_body_holds_only_so_many_arrays_and_objects(text: str, *, is_refused: bool) -> None:
+    raw = b'{"x":' + text.encode() + b"}"
+    if not is_refused:
+        assert decode_body(raw) == json.loads(raw)
+        return
+    with pytest.raises(InvalidRequest, match=f"it holds more than {MAX_CONTAINERS} arrays and objects"):
+        decode_body(raw)
 
 
 def test_duplicates_are_found_in_long_bodies_full_of_quotes() -> None:

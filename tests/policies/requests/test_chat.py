@@ -9,6 +9,7 @@ import pytest
 from policies.catalog import Deployment, ModelSettings
 from policies.errors import InvalidRequest
 from policies.requests.chat import ChatRequest
+from policies.requests.input_size import InputSize
 
 MESSAGES: list[dict[str, Any]] = [{"role": "user", "content": "hello"}]
 
@@ -60,28 +61,39 @@ def test_an_open_ceiling_is_written_under_the_models_name() -> None:
     assert ChatRequest.ceiling_to_write(settings) == "max_tokens"
 
 
-def test_everything_that_is_read_by_the_model_counts_as_input() -> None:
-    request = ChatRequest.read(
-        {
-            "messages": [
-                {"role": "system", "content": "be brief"},
-                {
-                    "role": "user",
-                    "content": [{"type": "text", "text": "what is it?"}, {"type": "image_url", "image_url": {}}],
-                },
-                {"role": "assistant", "content": None, "tool_calls": [{"id": "c1"}]},
-            ],
-            "tools": [{"type": "function", "function": {"name": "f"}}],
-        }
-    )
-    said = "\n".join(request.input_texts())
-    assert all(text in said for text in ("be brief", "what is it?", '[{"id":"c1"}]', '{"name":"f"}'))
-    assert len(request.input_texts()) == 4
-    assert (request.count_media(), request.input_token_ids(), request.prompt_count) == (1, 0, 1)
+def chat_bytes(**fields: Any) -> int:  # noqa: ANN401  JSON values
+    fields = {"messages": MESSAGES, **fields}
+    return ChatRequest.read(fields).input_size(fields).text_bytes
 
 
-def test_bytes_of_an_image_are_not_taken_for_text() -> None:
-    part = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 10_000}}
-    request = ChatRequest.read({"messages": [{"role": "user", "content": [part, part, "odd"]}]})
-    assert sum(map(len, request.input_texts())) < 200
-    assert request.count_media() == 2
+@pytest.mark.parametrize(
+    "name",
+    ["tools", "functions", "tool_choice", "function_call", "response_format", "prediction", "web_search_options"],
+)
+def test_what_the_model_reads_besides_messages_counts(name: str) -> None:
+    text = "x" * 1_000
+    assert 1_000 < chat_bytes(**{name: {"inside": text}}) - chat_bytes() < 1_100
+
+
+def test_what_no_api_names_may_be_read_by_some_server_and_counts() -> None:
+    assert chat_bytes(documents=["x" * 1_000]) - chat_bytes() >= 1_000
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("metadata", {"a": "x" * 500}),
+        ("user", "x" * 500),
+        ("stop", ["x" * 500]),
+        ("logit_bias", {"1": 5}),
+        ("prompt_cache_key", "x" * 500),
+        ("tools", None),
+    ],
+)
+def test_what_the_model_does_not_read_does_not_count(name: str, value: Any) -> None:  # noqa: ANN401  JSON values
+    assert chat_bytes(**{name: value}) == chat_bytes()
+
+
+def test_a_chat_is_one_prompt() -> None:
+    request = ChatRequest.read({"messages": MESSAGES})
+    assert (request.prompt_count, request.echo_size()) == (1, InputSize())

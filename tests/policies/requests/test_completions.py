@@ -10,6 +10,7 @@ from policies.catalog import Deployment, Model, ModelSettings
 from policies.errors import InvalidRequest
 from policies.requests.asked import AskedRequest, Dialect, Endpoint
 from policies.requests.completions import CompletionRequest, check_model_bounds
+from policies.requests.input_size import InputSize
 
 INTEGER_128 = "an integer from 1 to 128"
 
@@ -124,7 +125,7 @@ def test_valid_members_are_read(fields: dict[str, Any], read: dict[str, Any]) ->
         pytest.param(
             {"stop": [1]},
             "stop",
-            "stop is an array of 1 items; it must be a string, or an array of at most 4 strings.",
+            "stop[0] is 1; stop must be a string, or an array of at most 4 strings.",
             id="a stop that is no text",
         ),
         pytest.param({"logit_bias": {"a": 1}}, "logit_bias", None, id="a bias on a word"),
@@ -187,8 +188,24 @@ def test_what_is_generated_is_counted(fields: dict[str, Any], prompts: int, choi
     ],
 )
 def test_what_goes_in_is_told(fields: dict[str, Any], texts: list[str], token_ids: int) -> None:
-    request = CompletionRequest.read(fields)
-    assert (list(request.input_texts()), request.input_token_ids()) == (texts, token_ids)
+    size = CompletionRequest.read(fields).input_size(fields)
+    assert size == InputSize(token_ids, sum(map(len, texts)), len(texts))
+
+
+@pytest.mark.parametrize(
+    ("fields", "echoed"),
+    [
+        pytest.param({"prompt": "abc"}, InputSize(), id="nothing unless asked for"),
+        pytest.param({"prompt": "é", "echo": True}, InputSize(text_bytes=2), id="the prompt"),
+        pytest.param({"prompt": ["ab", "c"], "echo": True, "n": 3}, InputSize(text_bytes=9), id="each one n times"),
+        pytest.param({"prompt": "ab", "echo": True, "best_of": 3}, InputSize(text_bytes=2), id="in what is returned"),
+        pytest.param({"prompt": [1, 2], "echo": True, "n": 2}, InputSize(token_ids=4), id="of token ids too"),
+        pytest.param({"prompt": "ab", "suffix": "c", "echo": True}, InputSize(text_bytes=2), id="not the suffix"),
+        pytest.param({"echo": True}, InputSize(), id="no prompt, no echo"),
+    ],
+)
+def test_what_the_answer_repeats_is_told(fields: dict[str, Any], echoed: InputSize) -> None:
+    assert CompletionRequest.read(fields).echo_size() == echoed
 
 
 def test_what_else_is_asked_of_a_request() -> None:

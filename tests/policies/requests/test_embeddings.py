@@ -8,6 +8,7 @@ import pytest
 
 from policies.errors import InvalidRequest
 from policies.requests.embeddings import EmbeddingRequest
+from policies.requests.input_size import InputSize
 
 
 @pytest.mark.parametrize(
@@ -21,8 +22,9 @@ from policies.requests.embeddings import EmbeddingRequest
 )
 def test_inputs_are_counted(given: object, inputs: int, texts: list[str], token_ids: int) -> None:
     request = EmbeddingRequest.read({"input": given})
+    size = request.input_size({"input": given})
     assert (request.prompt_count, request.choices, request.candidates) == (inputs, inputs, 0)
-    assert (list(request.input_texts()), request.input_token_ids(), request.token_ceiling) == (texts, token_ids, 0)
+    assert (size, request.token_ceiling) == (InputSize(token_ids, sum(map(len, texts)), len(texts)), 0)
 
 
 @pytest.mark.parametrize(

@@ -49,9 +49,48 @@ def test_every_prompt_shape_is_taken_as_it_is(prompt: object) -> None:
     ],
 )
 def test_no_other_shape_is(prompt: object) -> None:
-    with pytest.raises(InvalidRequest, match=r"prompt is .* it must be a string, an array of strings") as refused:
+    with pytest.raises(InvalidRequest, match=r"prompt.* is .* must be a string, an array of strings") as refused:
         CompletionRequest.read({"prompt": prompt})
     assert refused.value.param == "prompt"
+
+
+TOKENS: dict[str, object] = {"1": 2, "50256": -100}
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "said"),
+    [
+        pytest.param(CompletionRequest, {"prompt": ["a", 1]}, "prompt[1] is 1; prompt must be", id="a prompt"),
+        pytest.param(CompletionRequest, {"prompt": [1, True]}, "prompt[1] is true; prompt must be", id="a token id"),
+        pytest.param(CompletionRequest, {"prompt": [1.0, "x"]}, 'prompt[1] is "x"; prompt', id="text among token ids"),
+        pytest.param(CompletionRequest, {"prompt": [[1], [2, -1]]}, "prompt[1][1] is -1; prompt", id="a nested id"),
+        pytest.param(CompletionRequest, {"prompt": [[1], []]}, "prompt[1] is an array of 0 items; prompt", id="no ids"),
+        pytest.param(CompletionRequest, {"prompt": [[1], "b"]}, 'prompt[1] is "b"; prompt', id="text among lists"),
+        pytest.param(CompletionRequest, {"prompt": []}, "prompt is an array of 0 items; it must be", id="no prompt"),
+        pytest.param(CompletionRequest, {"stop": ["a", None]}, "stop[1] is null; stop must be a string", id="a stop"),
+        pytest.param(
+            CompletionRequest,
+            {"logit_bias": {**TOKENS, "7": 101}},
+            'logit_bias["7"] is 101; logit_bias must be an object',
+            id="a bias",
+        ),
+        pytest.param(
+            CompletionRequest,
+            {"logit_bias": {**TOKENS, "word": 1}},
+            'logit_bias has the key "word"; logit_bias must be an object',
+            id="a token",
+        ),
+        pytest.param(EmbeddingRequest, {"input": ["a", {}]}, "input[1] is an object of 0 members;", id="an input"),
+        pytest.param(
+            ChatRequest, {"messages": [{}, "hello"]}, 'messages[1] is "hello"; messages must be', id="a message"
+        ),
+    ],
+)
+def test_the_element_that_is_wrong_is_named(kind: type[EndpointRequest], fields: dict[str, object], said: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        kind.read(fields)
+    assert refused.value.message.startswith(said)
+    assert refused.value.param == next(iter(fields))
 
 
 @pytest.mark.parametrize(

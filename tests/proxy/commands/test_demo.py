@@ -31,6 +31,13 @@ def test_the_lines_to_paste_are_shell_commands_with_json_bodies() -> None:
     assert "/d/model-server.log" in told
 
 
+def test_the_way_to_what_was_used_holds_for_the_command_and_for_a_checkout() -> None:
+    told = demo.how_to_try(UP, key="tg-demo-x", data_dir=Path("/a folder"), log=Path("/d/model-server.log"))
+    [line] = re.findall(r"^ *(tidegate usage .+)$", told, re.MULTILINE)
+    assert shlex.split(line) == ["tidegate", "usage", "--data-dir", "/a folder"]
+    assert "./run" in told
+
+
 @pytest.mark.parametrize("option", ["--listen", "--admin-listen"])
 def test_an_address_that_is_none_is_one_line(capsys: pytest.CaptureFixture[str], option: str) -> None:
     with pytest.raises(SystemExit) as caught:

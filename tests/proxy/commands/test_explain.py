@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from policies.advisories import ADVICE
 from proxy.commands import main
 
 ROOT = Path(__file__).parents[3]
@@ -44,6 +45,7 @@ def test_a_decision_is_laid_out_for_people(files: list[str], capsys: pytest.Capt
         "principal   key key of alice in proj; policies: default",
         "model       m (asked for as old)",
         "adjusted    n: 9 → 4 (clamp, policy default)",
+        "advised     nothing",
         'effective   {"prompt": "é", "n": 4, "max_tokens": 16}',
         "worst case  26 input + 64 output tokens, 0.000000 USD",
         (
@@ -52,6 +54,14 @@ def test_a_decision_is_laid_out_for_people(files: list[str], capsys: pytest.Capt
         ),
         "cache       bypass: not-deterministic",
         "deployments 1. m at u (weight 1)",
+    ]
+
+
+def test_advice_is_laid_out_for_people(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    Path(files[1]).write_text('{"model": "m", "prompt": "Once "}')
+    assert main(["explain", *files]) == 0
+    assert [line for line in capsys.readouterr().out.splitlines() if line.startswith("advised")] == [
+        "advised     prompt-ends-in-space: " + ADVICE["prompt-ends-in-space"],
     ]
 
 

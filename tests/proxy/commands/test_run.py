@@ -34,6 +34,7 @@ def test_without_a_configuration_one_screen_says_how_to_start(capsys: CaptureFix
     lines = said.err.splitlines()
     assert len(lines) <= SCREEN_LINES
     assert max(map(len, lines)) <= SCREEN_COLUMNS
+    assert "./run" in said.err
     for way in ("tidegate demo", "tidegate.example.yaml", "tidegate check", "tidegate keys create", "--config FILE"):
         assert way in said.err
 
@@ -68,6 +69,18 @@ def test_a_taken_port_is_one_line(folder: Path, capsys: CaptureFixture[str], set
     assert f"`{setting}`" in line
 
 
+@pytest.mark.parametrize("setting", ["state", "cache_state"])
+def test_a_store_with_an_option_that_is_not_known_is_one_line(
+    folder: Path, capsys: CaptureFixture[str], setting: str
+) -> None:
+    lines = ["listen: 127.0.0.1:0", "admin_listen: 127.0.0.1:0", f"{setting}: redis://127.0.0.1:9/0?nonsense=1"]
+    (folder / "tidegate.yaml").write_text("\n".join(lines))
+    assert main(["run"]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"tidegate: `{setting}`: ")
+    assert "nonsense" in line
+
+
 def test_a_folder_that_cannot_be_used_is_one_line(folder: Path, capsys: CaptureFixture[str]) -> None:
     (folder / "data").write_text("a file where the folder should be")
     (folder / "tidegate.yaml").write_text("listen: 127.0.0.1:0\nadmin_listen: 127.0.0.1:0\n")
@@ -90,3 +103,4 @@ def test_an_admin_key_that_was_made_is_shown_after_the_ready_line(capsys: Captur
     ready, key = capsys.readouterr().out.splitlines()
     assert ready.startswith("tidegate: listening on ")
     assert key.count("tg-admin-x") == 1
+    assert "`./run keys create --admin`" in key

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from proxy.commands import usage
-from proxy.commands.usage import FILE_NAME, Sum, read_lines, sum_by
+from proxy.commands.usage import Sum, read_lines, sum_by
+from proxy.records import USAGE_FILE_NAME
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -55,7 +56,7 @@ def call(*arguments: str) -> int:
 
 @pytest.fixture
 def data_dir(tmp_path: Path) -> Path:
-    (tmp_path / FILE_NAME).write_bytes(b"".join(LINES))
+    (tmp_path / USAGE_FILE_NAME).write_bytes(b"".join(LINES))
     return tmp_path
 
 
@@ -176,7 +177,7 @@ def test_a_missing_file_is_one_line_that_says_what_to_do(tmp_path: Path, capsys:
 
 
 def test_broken_lines_are_told(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with (data_dir / FILE_NAME).open("ab") as file:
+    with (data_dir / USAGE_FILE_NAME).open("ab") as file:
         file.write(b"garbage\n")
     assert call("--data-dir", str(data_dir)) == 0
     assert "1 unreadable" in capsys.readouterr().err
@@ -199,7 +200,7 @@ def test_wrong_arguments_are_named(arguments: list[str], word: str, capsys: pyte
 
 
 def test_a_name_cannot_steer_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / FILE_NAME).write_bytes(line("a", owner="\x1b[2Jalice"))
+    (tmp_path / USAGE_FILE_NAME).write_bytes(line("a", owner="\x1b[2Jalice"))
     assert call("--data-dir", str(tmp_path)) == 0
     assert "\x1b" not in capsys.readouterr().out
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,6 +16,7 @@ WHOLE = StoredAnswer(
     usage=Usage(5, 7, 2, 1),
     fingerprint="fp_1",
     model="m-2026",
+    ttl_seconds=60,
 )
 STREAM = StoredAnswer(
     is_stream=True,
@@ -27,6 +29,12 @@ STREAM = StoredAnswer(
 @pytest.mark.parametrize("stored", [pytest.param(WHOLE, id="a whole answer"), pytest.param(STREAM, id="a stream")])
 def test_an_entry_comes_back_as_it_was(stored: StoredAnswer) -> None:
     assert StoredAnswer.unpack(stored.pack()) == stored
+
+
+def test_an_entry_of_an_earlier_build_has_no_life_of_its_own() -> None:
+    packed = STREAM.pack()
+    head, fields = packed[: len(b"tidegate-entry-1\n")], msgspec.msgpack.decode(packed[len(b"tidegate-entry-1\n") :])
+    assert StoredAnswer.unpack(head + msgspec.msgpack.encode(fields[:-1])) == STREAM
 
 
 @given(st.binary(max_size=300))

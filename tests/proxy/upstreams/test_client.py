@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import traceback
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
@@ -65,16 +66,37 @@ async def test_a_fresh_connection_that_breaks_is_not_tried_again(up: FakeUpstrea
     [
         pytest.param([("close",)], id="closed without a byte"),
         pytest.param([("send", b"HTTP/1.1 2"), ("close",)], id="closed within the head"),
-        pytest.param([("send", b"nonsense\r\n\r\n")], id="no HTTP at all"),
-        pytest.param([("send", head(200, [("X-Big", "x" * 100_000)]))], id="a head without bounds"),
+        pytest.param([("send", b"HTTP/1.1 200 OK\r\nX-One: secret\r\n"), ("close",)], id="closed between fields"),
     ],
 )
 async def test_no_answer(up: FakeUpstream, reply: list[Any]) -> None:
+    failed = await fail(up, reply)
+    assert failed.failure is Failure.NO_ANSWER
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        pytest.param([("send", b"secret\r\n\r\n")], id="no HTTP at all"),
+        pytest.param([("send", head(200, [("X-Big", "secret" * 20_000)]))], id="a head without bounds"),
+        pytest.param([("send", b"HTTP/1.1 200 X\r\nContent-Length: secret\r\n\r\n{}")], id="a length that is none"),
+        pytest.param([("send", head(200, [("Content-Length", 2)]) + b"{}secret")], id="a body above its length"),
+        pytest.param([("send", head(200, [("Transfer-Encoding", "chunked")]) + b"secret\r\n")], id="a broken chunk"),
+    ],
+)
+async def test_an_answer_that_is_no_http(up: FakeUpstream, reply: list[Any]) -> None:
+    failed = await fail(up, reply)
+    assert failed.failure is Failure.NOT_HTTP
+
+
+async def fail(up: FakeUpstream, reply: list[Any]) -> AttemptFailed:
+    """Return how an attempt fails; nothing that came from the upstream may stand in what is said about it."""
     up.script(reply)
     async with UpstreamClient(BOUNDS) as client:
         with pytest.raises(AttemptFailed) as raised:
             await post(client, up)
-    assert raised.value.failure is Failure.NO_ANSWER
+    assert "secret" not in "".join(traceback.format_exception(raised.value))
+    return raised.value
 
 
 async def test_nobody_listens() -> None:
@@ -130,10 +152,47 @@ async def test_what_came_before_a_break_is_handed_out(up: FakeUpstream, ops: lis
                 seen += piece
         except error as raised:
             assert answer.failure is raised  # noqa: PT017  what came before it matters as much
+            assert "zz" not in "".join(traceback.format_exception(raised))  # noqa: PT017
         answer.close()
     assert seen == b"onetwo"
     assert isinstance(answer.failure, error)
     assert not answer.is_whole
+
+
+@pytest.mark.parametrize("fields", [[], [("Connection", "close")]], ids=["kept alive", "closed"])
+@pytest.mark.parametrize("wait", [0, 0.1], ids=["at once", "later"])
+@pytest.mark.parametrize(
+    ("end", "error"),
+    [pytest.param(("rst",), UpstreamBroken, id="a reset"), pytest.param(("close",), None, id="an end")],
+)
+async def test_without_a_length_a_reset_is_no_end(
+    up: FakeUpstream, end: tuple[str], error: type[Exception] | None, fields: list[Any], wait: float
+) -> None:
+    up.script([("send", head(200, [("Content-Type", "text/event-stream"), *fields]) + b"one"), end])
+    seen = b""
+    raised: Exception | None = None
+    async with UpstreamClient(BOUNDS) as client:
+        answer = await client.post(up.url + "/v1/completions", [], b"{}")
+        await asyncio.sleep(wait)  # whether the end came before the reader or after
+        try:
+            async for piece in answer.chunks():
+                seen += piece
+        except UpstreamBroken as broken:
+            raised = broken
+        answer.close()
+    assert seen == b"one"
+    assert type(raised) is (error or type(None))
+    assert answer.is_whole is (error is None)
+
+
+async def test_a_reset_behind_a_whole_body_takes_nothing_away(up: FakeUpstream) -> None:
+    up.script([("send", head(200, [("Content-Length", 2)]) + b"{}"), ("rst",)])
+    async with UpstreamClient(BOUNDS) as client:
+        answer = await client.post(up.url + "/v1/completions", [], b"{}")
+        await asyncio.sleep(0.1)
+        assert await answer.read_whole(100) == (b"{}", True)
+        answer.close()
+    assert answer.is_whole
 
 
 async def test_what_was_read_too_late_to_see_the_break_is_handed_out(up: FakeUpstream) -> None:

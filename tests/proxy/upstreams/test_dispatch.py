@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import traceback
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
@@ -254,21 +255,43 @@ async def test_repetitions_add_a_bounded_load(up: FakeUpstream) -> None:
         pytest.param([("hold", 3)], UpstreamTooSlow, "timeout", id="no first byte"),
         pytest.param([("rst",)], UpstreamBroken, "broken", id="a reset without an answer"),
         pytest.param([("close",)], UpstreamBroken, "broken", id="an end without an answer"),
+        pytest.param(
+            [("send", head(200, [("Content-Length", 9)]) + b'{"text": "secret"}')],
+            UpstreamUnusable,
+            "unusable",
+            id="a body above its length",
+        ),
     ],
 )
 async def test_what_may_be_billed_is_not_sent_again(
-    up: FakeUpstream, reply: list[Any], error: type[UpstreamError], kind: str
+    up: FakeUpstream, reply: list[Any], error: type[UpstreamError], kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     up.default = lambda _: reply
     decision = make_decision(deployments=TWO)
     exchange = make_exchange(decision)
     upstreams = {name: make_upstream(f"{up.url}/{name}") for name in ("one", "two")}
     async with dispatching(upstreams, bounds=QUICK) as (dispatcher, metrics):
-        with pytest.raises(error):
+        with pytest.raises(error) as raised:
             await dispatcher.send(decision, exchange, PlainRequest())
+    assert "upstream one: no answer" in caplog.text
+    assert "secret" not in caplog.text + "".join(traceback.format_exception(raised.value))
     assert len(up.log) == 1
     assert exchange.upstream_status is None
     assert series(metrics, "upstream_errors_total") == {("one", kind): 1.0}
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        pytest.param(400, "4xx", id="what the client asked was wrong"),
+        pytest.param(429, "429", id="the upstream is busy"),
+        pytest.param(500, "5xx", id="the upstream failed"),
+    ],
+)
+async def test_an_error_is_counted_by_whose_it_is(up: FakeUpstream, status: int, kind: str) -> None:
+    up.default = lambda _: json_reply({"error": {"message": "no"}}, status)
+    *_, metrics = await send({"llama": make_upstream(up.url)}, make_decision())
+    assert set(series(metrics, "upstream_errors_total")) == {("llama", kind)}
 
 
 async def test_nobody_is_left() -> None:
@@ -302,6 +325,11 @@ async def test_a_stale_connection_is_nobodys_business(up: FakeUpstream) -> None:
         pytest.param(body_reply(b"<html>", ctype="text/html; charset=utf-8"), id="HTML with status 200"),
         pytest.param(body_reply(b"<html>", 404, ctype="text/html"), id="HTML with status 404"),
         pytest.param([("send", head(401, [("Content-Length", 99)])), ("hold", 5)], id="401 and no body"),
+        pytest.param(body_reply(b'{"text": "secret"}', ctype="text/html"), id="a completion that calls itself HTML"),
+        pytest.param(json_reply({}, 407), id="407"),
+        pytest.param(json_reply({}, 600), id="600"),
+        pytest.param(json_reply({}, 999), id="999"),
+        pytest.param([("send", head(101, [("Upgrade", "x"), ("Connection", "Upgrade")]))], id="101"),
     ],
 )
 async def test_answers_that_are_not_the_clients_business(
@@ -315,9 +343,18 @@ async def test_answers_that_are_not_the_clients_business(
             await dispatcher.send(decision, exchange, PlainRequest())
     assert "secret" not in raised.value.message
     assert "upstream llama answered" in caplog.text
+    assert '"text"' not in caplog.text
     assert len(up.log) == 1
     assert series(metrics, "upstream_errors_total")[("llama", "unusable")] == 1
     assert metrics.open_streams.value == 0
+
+
+async def test_a_stream_that_was_not_asked_for_is_unusable(up: FakeUpstream, caplog: pytest.LogCaptureFixture) -> None:
+    up.script(sse_reply([ev(tchunk("secret", finish="stop")), DONE]))
+    with pytest.raises(UpstreamUnusable, match="event stream"):
+        await send({"llama": make_upstream(up.url + "/v1")}, make_decision())
+    assert "upstream llama answered 200" in caplog.text
+    assert "secret" not in caplog.text
 
 
 async def test_html_from_a_balancer_is_unusable_after_all_attempts(up: FakeUpstream) -> None:

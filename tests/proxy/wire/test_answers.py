@@ -15,9 +15,15 @@ KEYED = {"temperature": 0}
 HOUR = CacheSettings(ttl="1h")
 
 
-def stored(age_seconds: float) -> StoredAnswer:
+def stored(age_seconds: float, ttl_seconds: int | None = None) -> StoredAnswer:
     created = int((STARTED_AT - age_seconds) * 1000)
-    return StoredAnswer(is_stream=False, content_type="application/json", body=b"{}", created_milliseconds=created)
+    return StoredAnswer(
+        is_stream=False,
+        content_type="application/json",
+        body=b"{}",
+        created_milliseconds=created,
+        ttl_seconds=ttl_seconds,
+    )
 
 
 @pytest.mark.parametrize(
@@ -86,17 +92,19 @@ def test_cache_status_of_what_was_fetched(
 
 
 @pytest.mark.parametrize(
-    ("age", "expected"),
+    ("entry", "expected"),
     [
-        pytest.param(0, [("Cache-Status", "tidegate;hit;ttl=3600"), ("Age", "0")], id="just stored"),
-        pytest.param(1.5, [("Cache-Status", "tidegate;hit;ttl=3599"), ("Age", "1")], id="a second and a half"),
-        pytest.param(-5, [("Cache-Status", "tidegate;hit;ttl=3600"), ("Age", "0")], id="a clock that is behind"),
+        pytest.param(stored(0), [("Cache-Status", "tidegate;hit;ttl=3600"), ("Age", "0")], id="just stored"),
+        pytest.param(stored(1.5), [("Cache-Status", "tidegate;hit;ttl=3599"), ("Age", "1")], id="a second and a half"),
+        pytest.param(stored(-5), [("Cache-Status", "tidegate;hit;ttl=3600"), ("Age", "0")], id="a clock behind"),
+        pytest.param(stored(1.5, 10), [("Cache-Status", "tidegate;hit;ttl=9"), ("Age", "1")], id="stored for less"),
+        pytest.param(stored(1.5, 9999), [("Cache-Status", "tidegate;hit;ttl=3599"), ("Age", "1")], id="and for more"),
     ],
 )
-def test_a_hit_says_its_age_and_what_is_left(age: float, expected: list[tuple[str, str]]) -> None:
+def test_a_hit_says_its_age_and_what_is_left(entry: StoredAnswer, expected: list[tuple[str, str]]) -> None:
     exchange = make_exchange(KEYED, cache=HOUR)
     exchange.cache = CacheResult.HIT
-    assert answer_headers(exchange, stored(age)) == expected
+    assert answer_headers(exchange, entry) == expected
 
 
 def test_adjustments_go_out_with_the_answer() -> None:

@@ -6,7 +6,13 @@ import pytest
 
 from policies.usage import Usage
 from proxy.exchange import Observed
-from proxy.wire.envelopes import UnreadableAnswer, are_choices_whole, observe_answer, observe_edges
+from proxy.wire.envelopes import (
+    UnreadableAnswer,
+    are_choices_whole,
+    may_be_completion,
+    observe_answer,
+    observe_edges,
+)
 
 USAGE = {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}
 
@@ -74,6 +80,7 @@ def test_members_of_other_types_are_as_if_absent() -> None:
         pytest.param(b"[1]", id="an array"),
         pytest.param(b'"text"', id="a string"),
         pytest.param(b'{"model": "\xff"}', id="no UTF-8"),
+        pytest.param(b'{"id": "\xff"}', id="no UTF-8 where nobody looks"),
         pytest.param(b'{"x": ' + b"[" * 100_000, id="too deep"),
     ],
 )
@@ -109,6 +116,23 @@ def test_the_edges_of_a_long_answer_tell_its_usage(head: bytes, tail: bytes) -> 
     observed = Observed()
     observe_edges(head.replace(b"%s", usage), tail.replace(b"%s", usage), observed)
     assert observed.usage == Usage(7, 3)
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        pytest.param(b'{"choices": [', True, id="an object"),
+        pytest.param(b"\xef\xbb\xbf\r\n [1", True, id="an array behind a mark and space"),
+        pytest.param(b'"text', True, id="a string"),
+        pytest.param(b"data: x", True, id="an event"),
+        pytest.param(b": ping\n\ndata: x", True, id="a comment"),
+        pytest.param(b"<html>", False, id="HTML"),
+        pytest.param(b"database is away", False, id="a sentence"),
+        pytest.param(b"", False, id="nothing"),
+    ],
+)
+def test_what_may_be_a_completion(body: bytes, *, expected: bool) -> None:
+    assert may_be_completion(body) is expected
 
 
 def test_edges_without_usage_tell_nothing() -> None:

@@ -11,6 +11,7 @@ from proxy.wire.streams import (
     StreamObserver,
     error_event,
     is_added_usage_event,
+    is_readable,
     without_obfuscation,
     without_usage_event,
 )
@@ -131,6 +132,42 @@ def test_all_from_done_on_is_held() -> None:
     assert observer.observe([event(text("a")), DONE, b": bye\n\n"]) == event(text("a"))
     assert observer.observe([b": late\n\n"]) == b""
     assert observer.held == DONE + b": bye\n\n: late\n\n"
+
+
+def test_usage_after_done_is_noted_and_taken_out_like_any_other() -> None:
+    observed, observer, _ = observe(event(text("", finish="stop")), DONE, USAGE_EVENT, DONE, drops_usage=True)
+    assert observer.held == DONE + DONE
+    assert observed.usage == Usage(7, 3)
+    _, observer, _ = observe(event(text("", finish="stop")), DONE, USAGE_EVENT)
+    assert observer.held == DONE + USAGE_EVENT
+
+
+def test_an_error_after_done_is_held_and_known() -> None:
+    _, observer, _ = observe(event(text("", finish="stop")), DONE, event({"error": {"message": "x"}}))
+    assert observer.held == DONE + event({"error": {"message": "x"}})
+    assert not observer.has_finished(1)
+
+
+@pytest.mark.parametrize(
+    ("odd", "expected"),
+    [
+        pytest.param(b"", True, id="nothing odd"),
+        pytest.param(b": ping\n\nevent: x\nid: 1\n\n\n", True, id="comments, names and empty lines"),
+        pytest.param(b'data: {"choices":\ndata: []}\r\n\r\n', True, id="data over two lines"),
+        pytest.param('data: {"é": "漢"}\n\n'.encode(), True, id="text beyond ASCII"),
+        pytest.param(b"data: hello\n\n", False, id="text"),
+        pytest.param(b"data: 1\n\n", False, id="JSON that is no object"),
+        pytest.param(b'data: {"a": tru}\n\n', False, id="a word that is no JSON"),
+        pytest.param(b'data: {"a": 1} x\n\n', False, id="something behind the object"),
+        pytest.param(b'data: {"choices": [{"text": "\xff"}]}\n\n', False, id="no UTF-8"),
+        pytest.param(b'data: {"a": "' + b"\\x" + b'"}\n\n', False, id="an escape that is none"),
+        pytest.param(b'data: {"a": ' + b"[" * 100_000 + b"\n\n", False, id="too deep"),
+        pytest.param(b"data\n\n", False, id="data that is empty"),
+    ],
+)
+@pytest.mark.parametrize("end", [DONE, DONE[:-1], b"data:[DONE]\r\r"], ids=["whole", "cut", "spelt otherwise"])
+def test_a_stream_is_readable_when_all_its_events_are(odd: bytes, end: bytes, *, expected: bool) -> None:
+    assert is_readable(event(text("a")) + odd + event(text("", finish="stop")) + end) is expected
 
 
 def test_garbage_passes_and_tells_nothing() -> None:
