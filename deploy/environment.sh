@@ -19,8 +19,17 @@ find_python() {
   die "no Python 3.11 or newer is on the PATH; on Debian: apt-get install python3 python3-venv"
 }
 
+# An environment finds its packages relative to itself, so that it may move with its checkout; but not under a Python
+# of another version, nor without its pyvenv.cfg.
+is_whole() {
+  "$root/.venv/bin/python" -c '
+import os, sys
+packages = os.path.join(sys.prefix, "lib", "python%d.%d" % sys.version_info[:2], "site-packages")
+sys.exit(sys.version_info < (3, 11) or sys.prefix == sys.base_prefix or not os.path.isdir(packages))' 2>/dev/null
+}
+
 make_environment() {
-  if [ -x "$root/.venv/bin/python" ] && is_recent "$root/.venv/bin/python"; then
+  if is_whole; then
     return
   fi
   python=$(find_python) || exit 2
@@ -55,13 +64,13 @@ install_lock() {
   printf '%s' "$wanted" >"$stamp"
 }
 
-# Put the checkout's packages and the `tidegate` command into the environment.
+# Put the checkout's packages and the `tidegate` command into the environment; both still hold once it was moved.
 link_checkout() {
   site=$("$root/.venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
-  printf '%s\n' "$root" >"$site/tidegate.pth"
-  cat >"$root/.venv/bin/tidegate" <<EOF
+  printf '../../../..\n' >"$site/tidegate.pth"  # out of .venv/lib/pythonX.Y/site-packages
+  cat >"$root/.venv/bin/tidegate" <<'EOF'
 #!/bin/sh
-exec "$root/.venv/bin/python" -P -m proxy "\$@"
+exec "$(dirname -- "$(readlink -f -- "$0")")/python" -P -m proxy "$@"
 EOF
   chmod +x "$root/.venv/bin/tidegate"
 }

@@ -17,13 +17,14 @@ import time
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import structlog
+from msgspec.structs import replace
 
 from policies import freshness
 from policies.cacheability import Keyed
-from policies.charges import NOTHING, Charged, Seen, charge
+from policies.charges import NOTHING, Seen, charge
 from policies.errors import LimitExceeded
 from policies.freshness import Fit
-from policies.limits import taken
+from policies.limits import taken, taken_by_hit
 from policies.room import Room, refuse
 from proxy.errors import StoreUnavailable, note_error
 from proxy.exchange import CacheResult, Observed, Outcome
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from datetime import tzinfo
     from types import TracebackType
 
+    from policies.charges import Charged
     from policies.decision import Decision
     from policies.limits import BoundLimit
     from policies.windows import Level
@@ -144,12 +146,21 @@ class Admissions:
                 told(read_levels(reply.result()))
             _fulfil(done)
 
-        self.reservations.send(settlement).add_done_callback(finish)
+        reply = self.reservations.send(settlement)
+        if not reply.done():  # else the store is known to be away, and was not told
+            settlement = replace(settlement, was_sent=True)
+        reply.add_done_callback(finish)
         return done
 
     def store(self, plan: Keyed, entry: StoredAnswer, exchange: Exchange) -> asyncio.Future[None]:
-        """Put an answer into the cache; `exchange.is_stored` is taken back if that fails. The future never fails."""
+        """Put an answer into the cache; `exchange.is_stored` is taken back if that fails. The future never fails.
+
+        A server that keeps all it is given gets nothing more when it is nearly full: limits may live there too.
+        """
         done = self.promise()
+        if self.cache.is_nearly_full:
+            _fulfil(done)
+            return done
 
         def finish(reply: asyncio.Future[Reply]) -> None:
             if reply.cancelled() or reply.exception() is not None:
@@ -157,7 +168,7 @@ class Admissions:
             _fulfil(done)
 
         exchange.is_stored = True
-        key, life = store_keys.entry(plan.key), plan.ttl_seconds * _MILLISECONDS
+        key, life = store_keys.entry(plan.key, is_stream=entry.is_stream), plan.ttl_seconds * _MILLISECONDS
         self.cache.send("SET", key, entry.pack(), "PX", life).add_done_callback(finish)
         return done
 
@@ -258,9 +269,10 @@ class Admission:
         now = admissions.now()
         for _ in range(_MAX_TRIES):
             self.counts = admissions.reservations.counts(self._decision.limits, now)
-            self._is_sent = admissions.state.is_available
+            reply = self._send_admit(now)
+            self._is_sent = not reply.done()  # else it has failed at once and never leaves
             try:
-                reserved = read_admit(await self._send_admit(now))
+                reserved = read_admit(await reply)
             except StoreUnavailable as error:
                 self._reserve_locally(error, admissions.now())
                 return
@@ -329,23 +341,23 @@ class Admission:
 
     def _send_look_up(self) -> asyncio.Future[Reply] | None:
         plan = self._decision.cache
-        exchange = self._exchange
         if not isinstance(plan, Keyed):
-            exchange.cache, exchange.cache_reason = CacheResult.BYPASS, plan.reason
+            self._exchange.cache_reason = plan.reason
             return None
         if not plan.look_up:
-            exchange.cache, exchange.cache_reason = CacheResult.BYPASS, "no-cache"
+            self._exchange.cache_reason = "no-cache"
             return None
-        exchange.cache = CacheResult.MISS
-        reply = self._admissions.cache.send("GET", store_keys.entry(plan.key))
+        key = store_keys.entry(plan.key, is_stream=self._decision.effective.view.is_stream)
+        reply = self._admissions.cache.send("GET", key)
         reply.add_done_callback(_forget_failure)
         return reply
 
     async def _read_look_up(self, reply: asyncio.Future[Reply] | None) -> None:
-        """Take the stored answer if it fits; a cache that fails is a miss (SPEC §6)."""
+        """Take the stored answer if it fits; a cache that fails is a miss (SPEC §6), a refused request is none."""
         plan = self._decision.cache
         if reply is None or not isinstance(plan, Keyed):
             return
+        self._exchange.cache = CacheResult.MISS
         try:
             entry = StoredAnswer.unpack(await reply)
         except StoreUnavailable:
@@ -356,12 +368,8 @@ class Admission:
 
     def _judge(self, plan: Keyed, entry: StoredAnswer) -> None:
         exchange = self._exchange
-        fit = freshness.judge(
-            plan,
-            age_milliseconds=freshness.age_milliseconds(entry.created_milliseconds, int(time.time() * _MILLISECONDS)),
-            is_stored_stream=entry.is_stream,
-            wants_stream=self._decision.effective.view.is_stream,
-        )
+        age = freshness.age_milliseconds(entry.created_milliseconds, int(time.time() * _MILLISECONDS))
+        fit = freshness.judge(plan, age)
         if fit is Fit.STALE:
             exchange.cache = CacheResult.STALE
         elif fit is not Fit.GOOD:
@@ -404,7 +412,7 @@ class Admission:
         stored = None
         if entry is not None and isinstance(plan, Keyed) and plan.store:
             stored = admissions.store(plan, entry, exchange)
-        shares = tuple(share(count, self._amount(count.bound, exchange.charged)) for count in self.counts)
+        shares = tuple(share(count, self._taken(count.bound, exchange.charged)) for count in self.counts)
         record = usage_record(exchange, exchange.charged).decode()
         settlement = Settlement(exchange.request_id, Ending.SETTLE, record, shares, admissions.now())
         settled = admissions.end(settlement, None if self.is_local else self._see)
@@ -414,7 +422,7 @@ class Admission:
         """Do in this process what a settlement does, or with no charge a release."""
         if self._verdict is not Verdict.REFUSED:
             counts, now = self._local_counts, self._admissions.now()
-            amounts = [0 if charged is None else self._amount(count.bound, charged) for count in counts]
+            amounts = [0 if charged is None else self._taken(count.bound, charged) for count in counts]
             self._admissions.local.end(counts, self._verdict, amounts, now)
 
     def _charge(self) -> Charged:
@@ -426,14 +434,8 @@ class Admission:
             self._admissions.metrics.underestimates_total.inc()
         return charged
 
-    def _amount(self, bound: BoundLimit, charged: Charged) -> int:
-        """Return what the request takes from one of its limits; hits take tokens only where the policy says so."""
-        if self.cached is None or bound.limit.of != "tokens":
-            return taken(bound, charged)
-        if bound.limit.charge_hits != "full":
-            return 0
-        usage = self.cached.usage
-        return bound.ask if usage is None else taken(bound, Charged(usage.input_tokens, usage.output_tokens))
+    def _taken(self, bound: BoundLimit, charged: Charged) -> int:
+        return taken(bound, charged) if self.cached is None else taken_by_hit(bound, self.cached.usage)
 
 
 _TRY_AGAIN: Final = (Verdict.LATE, Verdict.MOVED)
@@ -442,12 +444,13 @@ _TRY_AGAIN: Final = (Verdict.LATE, Verdict.MOVED)
 def _seen(exchange: Exchange, decision: Decision) -> Seen:
     """Gather what the exchange tells of its answer."""
     answer, status = exchange.answer, exchange.upstream_status
+    is_served = exchange.is_sent_upstream if status is None else status < _FIRST_ERROR_STATUS
     is_counted = bool(answer.finish_reasons or answer.content_events or answer.content_bytes)
     return Seen(
         usage=answer.usage,
         content_events=answer.content_events,
         content_bytes=answer.content_bytes,
-        is_served=exchange.attempts > 0 and (status is None or status < _FIRST_ERROR_STATUS),
+        is_served=is_served,
         is_ended=answer.is_complete or exchange.outcome in (Outcome.COMPLETED, Outcome.INCOMPLETE),
         is_abandoned=exchange.outcome is Outcome.CLIENT_LEFT,
         is_readable=answer.is_complete or is_counted or decision.effective.view.is_stream,

@@ -80,7 +80,10 @@ class Channel:
             self._writer.close()
 
     async def receive(self) -> Message | None:
-        """Return the next message, or None once the other side has ended or died."""
+        """Return the next message, or None once the other side has ended or died.
+
+        Raises msgspec.DecodeError for bytes that are no message; what follows them cannot be understood either.
+        """
         try:
             length = await self._reader.readexactly(_LENGTH_BYTES)
             return _DECODER.decode(await self._reader.readexactly(int.from_bytes(length, "big")))

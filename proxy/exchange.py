@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from policies.principals import Principal
     from policies.usage import Usage
 
+_MICROSECOND_DIGITS = 6
+
 Headers = list[tuple[str, str]]
 """Header fields in order; names as they are to be sent, compared without regard to case."""
 
@@ -123,6 +125,7 @@ class Exchange:
     """Facts of one request. Times are `time.monotonic()` seconds but `started_at`, which is Unix seconds.
 
     `is_recorded`: the request is one that leaves a usage record, as all do that generate and whose principal is known.
+    `is_sent_upstream`: the latest attempt's request has been written, so that its upstream may have begun to generate.
     """
 
     request_id: str
@@ -145,9 +148,24 @@ class Exchange:
     upstream: str | None = None
     upstream_request_id: str | None = None
     upstream_status: int | None = None
+    is_sent_upstream: bool = False
     attempts: int = 0
     answer: Observed = field(default_factory=Observed)
     first_byte: float | None = None
     upstream_started: float | None = None
     upstream_ended: float | None = None
     ended: float | None = None
+
+    @property
+    def duration_seconds(self) -> float | None:
+        """From the request's head to the end of its answer; None until then."""
+        return _span_seconds(self.started, self.ended)
+
+    @property
+    def time_to_first_token_seconds(self) -> float | None:
+        """From the request's head to the first token of a stream; whole answers and stored ones have none."""
+        return _span_seconds(self.started, self.first_byte) if self.answer.content_events else None
+
+
+def _span_seconds(started: float, then: float | None) -> float | None:
+    return None if then is None else round(then - started, _MICROSECOND_DIGITS)

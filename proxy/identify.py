@@ -5,10 +5,10 @@ Knows header names and the configuration's keys. What the principal may do is de
 
 from __future__ import annotations
 
-from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from policies.errors import Forbidden, InvalidRequest, Unauthenticated
+from proxy.credentials import digest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -34,7 +34,7 @@ def identify(request: Request, principals: Mapping[str, Principal]) -> Principal
     key = credentials.pop() if credentials else ""
     if not key:
         raise Unauthenticated(f"The request carries no API key; {_HOW}.")
-    principal = principals.get(sha256(key.encode("utf-8", "surrogateescape")).hexdigest())
+    principal = principals.get(digest(key))
     if principal is None:
         raise Unauthenticated(f"The API key is not known here ({_masked(key)}); check it for typing errors.")
     project = request.header("OpenAI-Project")

@@ -10,8 +10,9 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
 from policies import windows
+from policies.limits import Taking
 from policies.windows import Level, Tank, Unwindowed
-from proxy.store.reservations import Hits, Verdict, how_taken
+from proxy.store.reservations import Hits, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -34,9 +35,9 @@ class LocalLimits:
         self._levels: OrderedDict[str, Level] = OrderedDict()
 
     def see(self, counts: Sequence[Count], levels: Sequence[Level]) -> None:
-        """Remember what the store said last, and forget what was counted without it."""
-        self._levels.clear()
+        """Remember what the store said last of some counts, and forget what was counted there without it."""
         for count, level in zip(counts, levels, strict=True):
+            self._levels.pop(count.key, None)
             self._seen[count.key] = level
             self._seen.move_to_end(count.key)
         while len(self._seen) > MAX_SEEN:
@@ -46,10 +47,10 @@ class LocalLimits:
         """Take from all counts or from none, as `admit.lua` does."""
         verdict = Verdict.HIT if hits is Hits.ONLY else Verdict.ADMITTED
         for count in counts:
-            how = how_taken(count.bound)
-            if (hits is Hits.ONLY and how == "miss") or self._fits(count, now):
+            is_for_misses = count.bound.taking is Taking.MISS
+            if (hits is Hits.ONLY and is_for_misses) or self._fits(count, now):
                 continue
-            if how != "miss" or hits is Hits.NO:
+            if hits is Hits.NO or not is_for_misses:
                 return Verdict.REFUSED
             verdict = Verdict.HIT
         for count in counts:
@@ -100,7 +101,6 @@ class LocalLimits:
 
 def _taken(bound: BoundLimit, verdict: Verdict) -> tuple[int, int]:
     """Return what an admission spends of a limit, and what it holds."""
-    how = how_taken(bound)
-    if verdict is Verdict.ADMITTED and how == "spend":
+    if verdict is Verdict.ADMITTED and bound.taking is Taking.SPEND:
         return bound.ask, 0
-    return 0, bound.ask if verdict is Verdict.ADMITTED or how != "miss" else 0
+    return 0, bound.ask if verdict is Verdict.ADMITTED or bound.taking is not Taking.MISS else 0

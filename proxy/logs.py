@@ -132,8 +132,8 @@ def _answer_fields(exchange: Exchange) -> dict[str, object]:
 
 def _time_fields(exchange: Exchange) -> dict[str, object]:
     return {
-        "duration_seconds": _since(exchange.started, exchange.ended),
-        "time_to_first_token_seconds": _since(exchange.started, exchange.first_byte),
+        "duration_seconds": exchange.duration_seconds,
+        "time_to_first_token_seconds": exchange.time_to_first_token_seconds,
     }
 
 
@@ -144,11 +144,6 @@ def _charge_fields(charged: Charged) -> dict[str, object]:
         "cost_microdollars": charged.cost_microdollars,
         "known": charged.known,
     }
-
-
-def _since(started: float, then: float | None) -> float | None:
-    microsecond_digits = 6
-    return None if then is None else round(then - started, microsecond_digits)
 
 
 def _short(text: str | None) -> str | None:

@@ -6,8 +6,8 @@ the page with prometheus_client. Label values come from the configuration or fro
 string never becomes one.
 
 `observe` tells everything that a finished `Exchange` knows: requests, latencies, tokens, money, look-ups, stored
-answers, adjustments. The other attributes have one owner each, named beside them. This file does not know who asks
-for the page, nor how snapshots travel.
+answers, adjustments, advisories. The other attributes have one owner each, named beside them. This file does not know
+who asks for the page, nor how snapshots travel.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ class Metrics:
         )
         self.time_to_first_token_seconds = self._histogram(
             "time_to_first_token_seconds",
-            "Time from a request's head to the first byte of its answer's body.",
+            "Time from a request's head to the first token of its stream; whole and cached answers have none.",
             *("route", "model"),
         )
         self.time_between_tokens_seconds = self._histogram(
@@ -226,6 +226,11 @@ class Metrics:
             "Changes that policies and normalising made to requests.",
             *("parameter", "rule"),
         )
+        self.advisories_total = self._counter(
+            "advisories_total",
+            "Advice that requests drew which were valid as they were.",
+            "advisory",
+        )
         self.open_streams = self._gauge("open_streams", "Streams that are being relayed.").labels()
 
     def _declare_upstreams(self) -> None:
@@ -237,7 +242,7 @@ class Metrics:
         )
         self.upstream_errors_total = self._counter(
             "upstream_errors_total",
-            "Attempts that failed upstream: connect, timeout, broken, unusable, or the status class of an error.",
+            "Attempts that failed upstream: how they failed, 429, or the status class of another error.",
             *("upstream", "kind"),
         )
         self.upstream_retries_total = self._counter(
@@ -275,6 +280,11 @@ class Metrics:
         )
         self.store_errors_total = self._counter("store_errors_total", "Failed round trips to a store.", "store")
         self.store_up = self._gauge("store_up", "Whether the supervisor reaches a store (1) or not (0).", "store")
+        self.store_evicts = self._gauge(
+            "store_evicts",
+            "Whether a store that must keep limits forgets them when its memory is full (1) or not (0).",
+            "store",
+        )
         self.spool_records = self._gauge(
             "spool_records",
             "Records that wait on local disk for the state store to come back.",
@@ -309,18 +319,20 @@ class Metrics:
         if decision is not None:
             self._observe_cache(exchange, decision.cache)
             self._observe_adjustments(decision.adjustments)
+            for advisory in decision.advisories:
+                self.advisories_total.labels(advisory).inc()
         if charged is not None:
             self._observe_charge(charged, model, project)
         if saved_microdollars:
             self.saved_usd_total.labels(model, project).inc(saved_microdollars / MICRODOLLARS_PER_USD)
 
     def _observe_times(self, exchange: Exchange, model: str) -> None:
-        if exchange.ended is not None:
+        if exchange.duration_seconds is not None:
             duration = self.request_duration_seconds.labels(exchange.route, model, exchange.cache.value)
-            duration.observe(exchange.ended - exchange.started)
-        if exchange.first_byte is not None:
+            duration.observe(exchange.duration_seconds)
+        if exchange.time_to_first_token_seconds is not None:
             first = self.time_to_first_token_seconds.labels(exchange.route, model)
-            first.observe(exchange.first_byte - exchange.started)
+            first.observe(exchange.time_to_first_token_seconds)
         if exchange.answer.token_gaps:
             between = self.time_between_tokens_seconds.labels(model)
             for gap_seconds in exchange.answer.token_gaps:

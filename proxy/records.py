@@ -20,10 +20,12 @@ if TYPE_CHECKING:
     from policies.principals import Principal
     from proxy.exchange import Exchange
 
+USAGE_FILE_NAME: Final = "usage.jsonl"
+"""The file in `data_dir` that the records end up in."""
+
 ORPHANED: Final = "orphaned"
 """Outcome of a request whose owner died: its lease ran out and the hold was settled at its worst case."""
 
-_MICROSECOND_DIGITS: Final = 6
 _encode: Final = msgspec.json.Encoder().encode
 
 
@@ -80,7 +82,7 @@ def _charge_facts(charged: Charged) -> dict[str, Any]:
 
 
 def _time_facts(exchange: Exchange) -> dict[str, Any]:
-    duration = _since(exchange.started, exchange.ended)
+    duration = exchange.duration_seconds
     started = round(exchange.started_at * 1000)
     return {
         "request_id": exchange.request_id,
@@ -89,12 +91,8 @@ def _time_facts(exchange: Exchange) -> dict[str, Any]:
         "started_milliseconds": started,
         "ended_milliseconds": None if duration is None else started + round(duration * 1000),
         "duration_seconds": duration,
-        "time_to_first_token_seconds": _since(exchange.started, exchange.first_byte),
+        "time_to_first_token_seconds": exchange.time_to_first_token_seconds,
     }
-
-
-def _since(started: float, then: float | None) -> float | None:
-    return None if then is None else round(then - started, _MICROSECOND_DIGITS)
 
 
 def _principal_facts(principal: Principal) -> dict[str, Any]:

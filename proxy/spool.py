@@ -1,17 +1,20 @@
 """What could not be told to the store yet: on local disk, in order, kept over a crash, delivered when it is back.
 
 Every worker writes files of its own, locked while it lives; files that a dead worker left are adopted by whoever
-delivers next. A file holds one record a line, led by `-` while it waits and `+` once it was delivered. Delivery after
-a crash may repeat the one record that was under way, so that receivers have to be idempotent: settlement is by request
-id, everything else can be by the record's id. This file does not know what a record is for.
+delivers next. A file holds one record a line, led by `-`; a `+` instead says that this record and all before it were
+delivered. Delivery after a crash may repeat the few records that were under way, so that receivers have to be
+idempotent: settlement is by request id, everything else can be by the record's id. This file does not know what a
+record is for.
 """
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import os
 import secrets
 import time
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -21,14 +24,17 @@ import structlog
 from proxy.store.connection import CommandRefused
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
     from pathlib import Path
+
+BATCH_RECORDS = 64
+"""Most records that are told in one go."""
 
 _WAITING = b"-"
 _DELIVERED = b"+"
 _SUFFIX = ".spool"
+_NEW_SUFFIX = ".new"
 _SET_ASIDE = "refused.jsonl"
-_LINE_BYTES = 8_192
+_READ_BYTES = 131_072
 _PRIVATE_FILE = 0o600
 _PRIVATE_FOLDER = 0o700
 
@@ -43,6 +49,9 @@ class SpooledRecord(msgspec.Struct, frozen=True):
     payload: str
 
 
+Tell = Callable[[Sequence[SpooledRecord]], Awaitable[Sequence[BaseException | None]]]
+"""Tells records in one go and returns for each None, or why it was not told."""
+
 _encode = msgspec.json.Encoder().encode
 _decoder = msgspec.json.Decoder(SpooledRecord)
 
@@ -55,7 +64,6 @@ class _SpoolFile:
         self.waiting = 0
         self._descriptor = descriptor
         self._next = 0
-        self._line_bytes = 0
         self._end = 0
         self._learn()
 
@@ -66,35 +74,33 @@ class _SpoolFile:
                 if not line.endswith(b"\n"):
                     break
                 self._end += len(line)
+                self.waiting += 1
                 if line.startswith(_DELIVERED):
-                    self._next = self._end
-                else:
-                    self.waiting += 1
+                    self._next, self.waiting = self._end, 0
 
-    def append(self, record: SpooledRecord) -> None:
-        """Write a record at the end. Raises OSError, and has then kept nothing."""
-        line = _WAITING + _encode(record) + b"\n"
+    def append(self, line: bytes) -> None:
+        """Write a line at the end. Raises OSError, and has then kept nothing."""
         if os.pwrite(self._descriptor, line, self._end) < len(line):
             raise OSError("the disk took only a part of the record")
         self._end += len(line)
         self.waiting += 1
 
-    def peek(self) -> SpooledRecord | None:
-        """Read the first waiting record; None if nothing waits."""
-        if not self.waiting:
-            return None
-        span = _LINE_BYTES
-        while b"\n" not in (piece := os.pread(self._descriptor, span, self._next)):
+    def peek(self) -> list[bytes]:
+        """Read the first waiting lines; none if nothing waits."""
+        span = _READ_BYTES
+        while True:
+            piece = os.pread(self._descriptor, min(span, self._end - self._next), self._next)
+            lines = piece.split(b"\n", BATCH_RECORDS)[:-1]
+            if lines or len(piece) < span:
+                return [line + b"\n" for line in lines]
             span *= 2
-        line = piece[: piece.index(b"\n")]
-        self._line_bytes = len(line) + 1
-        return _decoder.decode(line[1:])
 
-    def mark_delivered(self) -> None:
-        """Go past the record that `peek` read."""
-        os.pwrite(self._descriptor, _DELIVERED, self._next)
-        self._next += self._line_bytes
-        self.waiting -= 1
+    def mark_delivered(self, lines: Sequence[bytes]) -> None:
+        """Go past the first lines that `peek` read."""
+        self._next += sum(map(len, lines))
+        self.waiting -= len(lines)
+        if lines and lines[-1].startswith(_WAITING):
+            os.pwrite(self._descriptor, _DELIVERED, self._next - len(lines[-1]))
 
     def remove(self) -> None:
         """Delete the file; it is empty of waiting records."""
@@ -107,18 +113,21 @@ class _SpoolFile:
 
 
 class Spool:
-    """The records of one worker, oldest first, with what dead workers left behind. Blocking calls of microseconds."""
+    """The records of one worker, oldest first, with what dead workers left behind.
+
+    What blocks takes microseconds; what dead workers left may be large, and is looked through in a thread.
+    """
 
     def __init__(self, directory: Path, worker: int) -> None:
         """Open the spool in a folder that all workers of a gateway share; it is made if need be."""
         directory.mkdir(mode=_PRIVATE_FOLDER, parents=True, exist_ok=True)
         self._directory = directory
         self._worker = worker
-        self._files: list[_SpoolFile] = []
+        self._files = _adopt_files(directory, frozenset())
         self._own: _SpoolFile | None = None
-        self._unwritten: list[SpooledRecord] = []
+        self._unwritten: list[bytes] = []
+        self._adopting: asyncio.Task[list[_SpoolFile]] | None = None
         self._is_delivering = False
-        self._adopt()
 
     def __len__(self) -> int:
         """How many records wait (the gauge `spool_records`)."""
@@ -130,36 +139,33 @@ class Spool:
         A disk that takes no more is logged, and the record is kept in memory.
         """
         record = SpooledRecord(secrets.token_hex(12), kind, payload)
+        line = _WAITING + _encode(record) + b"\n"
         try:
             if self._unwritten:  # a later record must not overtake those
-                self._unwritten.append(record)
+                self._unwritten.append(line)
             else:
-                self._own_file().append(record)
+                self._own_file().append(line)
         except OSError as error:
             _log.error("spool cannot be written; the record is kept in memory", reason=str(error))
-            self._unwritten.append(record)
+            self._unwritten.append(line)
         return record
 
-    async def deliver(self, tell: Callable[[SpooledRecord], Awaitable[None]]) -> int:
-        """Tell all waiting records in order, each once; returns how many were told.
+    async def deliver(self, tell: Tell) -> int:
+        """Tell all waiting records in order and in batches, each once; returns how many were dealt with.
 
-        Ends with the StoreUnavailable that `tell` raises; that record and the later ones wait for the next call. One
-        that is refused for good (CommandRefused) is set aside in `refused.jsonl`. A call while another one is under
-        way returns 0.
+        Ends with the first reason that `tell` gives (StoreUnavailable); that record and the later ones wait for the
+        next call, and those of its batch that were told are told again. One that is refused for good (CommandRefused)
+        or that cannot be read is set aside in `refused.jsonl`. A call while another one is under way returns 0.
         """
         if self._is_delivering:
             return 0
         self._is_delivering = True
         try:
-            self._adopt()
+            await self._adopt()
             told = 0
             while self._files:
                 told += await self._deliver_file(self._files[0], tell)
-            while self._unwritten:
-                await self._tell_one(self._unwritten[0], tell)
-                self._unwritten.pop(0)
-                told += 1
-            return told
+            return told + await self._deliver_unwritten(tell)
         finally:
             self._is_delivering = False
 
@@ -170,43 +176,81 @@ class Spool:
         self._files.clear()
         self._own = None
 
-    async def _deliver_file(self, file: _SpoolFile, tell: Callable[[SpooledRecord], Awaitable[None]]) -> int:
+    async def _deliver_file(self, file: _SpoolFile, tell: Tell) -> int:
         told = 0
-        while (record := file.peek()) is not None:
-            await self._tell_one(record, tell)
-            file.mark_delivered()
-            told += 1
+        while lines := file.peek():
+            done, failure = await self._tell(lines, tell)
+            file.mark_delivered(lines[:done])
+            told += done
+            if failure is not None:
+                raise failure
         self._files.remove(file)
         if file is self._own:
             self._own = None
         file.remove()
         return told
 
-    async def _tell_one(self, record: SpooledRecord, tell: Callable[[SpooledRecord], Awaitable[None]]) -> None:
-        try:
-            await tell(record)
-        except CommandRefused as error:
-            _log.error("spooled record was refused and is set aside", kind=record.kind, reason=error.message)
-            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-            with os.fdopen(os.open(self._directory / _SET_ASIDE, flags, _PRIVATE_FILE), "ab") as aside:
-                aside.write(_encode(record) + b"\n")
+    async def _deliver_unwritten(self, tell: Tell) -> int:
+        told = 0
+        while lines := self._unwritten[:BATCH_RECORDS]:
+            done, failure = await self._tell(lines, tell)
+            del self._unwritten[:done]
+            told += done
+            if failure is not None:
+                raise failure
+        return told
+
+    async def _tell(self, lines: Sequence[bytes], tell: Tell) -> tuple[int, BaseException | None]:
+        """Tell records in one go; how many from the first on are dealt with, and why the next one is not."""
+        records = [_read(line) for line in lines]
+        failures = iter(await tell([record for record in records if isinstance(record, SpooledRecord)]))
+        for done, (line, record) in enumerate(zip(lines, records, strict=True)):
+            failure = next(failures) if isinstance(record, SpooledRecord) else record
+            if isinstance(failure, CommandRefused):
+                self._set_aside(line, failure)
+            elif failure is not None:
+                return done, failure
+        return len(lines), None
+
+    def _set_aside(self, line: bytes, refusal: CommandRefused) -> None:
+        _log.error("a spooled record was refused and is set aside", file=_SET_ASIDE, reason=refusal.message)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        with os.fdopen(os.open(self._directory / _SET_ASIDE, flags, _PRIVATE_FILE), "ab") as aside:
+            aside.write(line.removeprefix(_WAITING))
 
     def _own_file(self) -> _SpoolFile:
+        """Return the file that is written to; a new one gets the name by which it can be adopted once it is locked."""
         if self._own is None:
             path = self._directory / f"{time.time_ns():020d}-{self._worker}{_SUFFIX}"
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _PRIVATE_FILE)
+            new = path.with_suffix(_NEW_SUFFIX)
+            descriptor = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _PRIVATE_FILE)
             fcntl.flock(descriptor, fcntl.LOCK_EX)
+            new.rename(path)
             self._own = _SpoolFile(path, descriptor)
             self._files.append(self._own)
         return self._own
 
-    def _adopt(self) -> None:
-        """Take over the files that no living worker holds; they are older than our own."""
-        held = {file.path for file in self._files}
-        for path in sorted(self._directory.glob(f"*{_SUFFIX}")):
-            if path not in held and (file := _adopt_file(path)) is not None:
-                self._files.append(file)
-        self._files.sort(key=lambda file: file.path.name)
+    async def _adopt(self) -> None:
+        """Take over what no living worker holds; it is older than our own. Who is cancelled leaves it to the next."""
+        if self._adopting is None:
+            held = frozenset(file.path for file in self._files)
+            self._adopting = asyncio.create_task(asyncio.to_thread(_adopt_files, self._directory, held))
+        await asyncio.wait([self._adopting])
+        adopting, self._adopting = self._adopting, None
+        self._files = sorted([*self._files, *adopting.result()], key=lambda file: file.path.name)
+
+
+def _read(line: bytes) -> SpooledRecord | CommandRefused:
+    try:
+        return _decoder.decode(line.removeprefix(_WAITING))
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        return CommandRefused(f"It cannot be read: {error}")
+
+
+def _adopt_files(directory: Path, held: frozenset[Path]) -> list[_SpoolFile]:
+    """Lock and look through the files that no living worker holds, oldest first."""
+    paths = sorted(path for path in directory.glob(f"*{_SUFFIX}") if path not in held)
+    return [file for file in map(_adopt_file, paths) if file is not None]
 
 
 def _adopt_file(path: Path) -> _SpoolFile | None:

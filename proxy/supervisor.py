@@ -11,10 +11,8 @@ import asyncio
 import contextlib
 import fcntl
 import os
-import secrets
 import signal
 from dataclasses import dataclass
-from hashlib import sha256
 from typing import TYPE_CHECKING
 
 import structlog
@@ -22,10 +20,12 @@ import structlog
 from proxy import __version__, logs
 from proxy.admin import app as admin
 from proxy.channel import Begin
+from proxy.credentials import digest, new_admin_key
 from proxy.errors import StoreUnavailable
 from proxy.listening import listening, url_of
 from proxy.metrics import Metrics, add_up, render
-from proxy.store.connection import Store
+from proxy.records import USAGE_FILE_NAME
+from proxy.store.connection import NO_EVICTION, Store
 from proxy.store.embedded import EmbeddedStore, Purpose
 from proxy.store.keys import Keys
 from proxy.store.outbox import Drainer
@@ -37,12 +37,11 @@ if TYPE_CHECKING:
 
     from proxy.config import Configuration
 
-ADMIN_KEY_PREFIX = "tg-admin-"
-_ADMIN_KEY_BYTES = 32
+EVICTION_INTERVAL_SECONDS = 2.0
+"""How often the state store is asked whether it evicts: it may have been away at the start, or be another by now."""
+
 _LOCK_NAME = "gateway.lock"
 _LOCK_BYTES = 32
-_USAGE_NAME = "usage.jsonl"
-_NO_EVICTION = "noeviction"
 
 _log = structlog.get_logger("tidegate.supervisor")
 
@@ -76,12 +75,12 @@ async def supervise(configuration: Configuration, announce: Callable[[Listening]
         logs.configure()
         ending = opened.enter_context(_ending())
         metrics = _new_metrics(configuration)
-        state_url, cache_url = await opened.enter_async_context(_stores(configuration, metrics))
-        state = await opened.enter_async_context(_state(configuration, state_url, metrics))
-        begins = [_begin(configuration, number, state_url, cache_url) for number in range(configuration.workers)]
+        stores = await opened.enter_async_context(_stores(configuration, metrics))
+        await opened.enter_async_context(_cared_for(stores.state, configuration, metrics))
+        begins = [_begin(configuration, number, stores) for number in range(configuration.workers)]
         workers = Workers(begins, ports, metrics)
         made_key, access = _access(configuration)
-        serving = admin.control_plane(_Gateway(workers, state, metrics, ending), access)
+        serving = admin.control_plane(_Gateway(workers, stores, metrics, ending), access)
         await opened.enter_async_context(contextlib.asynccontextmanager(admin.serve)(serving, admin_port))
         await opened.enter_async_context(workers)
         if await _is_up(workers, ending):
@@ -153,46 +152,93 @@ def _new_metrics(configuration: Configuration) -> Metrics:
     return metrics
 
 
+@dataclass(frozen=True, slots=True)
+class _Stores:
+    """Where the stores are, for the workers, and the supervisor's own clients: one where one server is both."""
+
+    state_url: str
+    cache_url: str
+    state: Store
+    cache: Store
+
+
 @contextlib.asynccontextmanager
-async def _stores(configuration: Configuration, metrics: Metrics) -> AsyncIterator[tuple[str, str]]:
-    """Yield the addresses of the state and the cache store; those that are ours run until the end."""
+async def _stores(configuration: Configuration, metrics: Metrics) -> AsyncIterator[_Stores]:
+    """Run the stores that are ours, and keep in touch with all of them, until the end."""
     async with contextlib.AsyncExitStack() as opened:
-        urls = []
-        for purpose, url in ((Purpose.STATE, configuration.state_url), (Purpose.CACHE, configuration.cache_state_url)):
-            if url is None:
-                embedded = await opened.enter_async_context(EmbeddedStore(purpose, configuration.data_dir))
-                await opened.enter_async_context(_in_background(embedded.watch(), "embedded store", metrics))
-                urls.append(embedded.url)
-            else:
-                urls.append(url)
-        yield urls[0], urls[1]
+
+        async def find(purpose: Purpose, url: str | None) -> str:
+            if url is not None:
+                return url
+            return await opened.enter_async_context(_embedded(purpose, configuration, metrics))
+
+        state_url = await find(Purpose.STATE, configuration.state_url)
+        cache_url = await find(Purpose.CACHE, configuration.cache_state_url)
+        state = cache = await opened.enter_async_context(_client(Purpose.STATE, state_url, metrics))
+        if cache_url != state_url:
+            cache = await opened.enter_async_context(_client(Purpose.CACHE, cache_url, metrics))
+        yield _Stores(state_url, cache_url, state, cache)
 
 
 @contextlib.asynccontextmanager
-async def _state(configuration: Configuration, url: str, metrics: Metrics) -> AsyncIterator[Store]:
-    """Yield the supervisor's own client of the state store, the outbox being drained through it meanwhile."""
-    state = Store(url, name=Purpose.STATE.value, metrics=metrics)
-    await state.start()
+async def _embedded(purpose: Purpose, configuration: Configuration, metrics: Metrics) -> AsyncIterator[str]:
+    async with (
+        EmbeddedStore(purpose, configuration.data_dir) as store,
+        _in_background(store.watch(), "embedded store", metrics),
+    ):
+        yield store.url
+
+
+@contextlib.asynccontextmanager
+async def _client(purpose: Purpose, url: str, metrics: Metrics) -> AsyncIterator[Store]:
     try:
-        await _check_eviction(state)
-        usage_file = configuration.data_dir / _USAGE_NAME
-        async with Drainer(state, usage_file, Keys(configuration.organization.id)):
-            yield state
+        store = Store(url, name=purpose.value, metrics=metrics)
+    except ValueError as error:
+        raise CannotStart(f"`{purpose.value}`: {error}") from error
+    await store.start()
+    try:
+        yield store
     finally:
-        await state.close()
+        await store.close()
 
 
-async def _check_eviction(state: Store) -> None:
-    """Refuse a store that may forget limits and unsent records when its memory is full (SPEC §10)."""
-    try:
-        policy = await state.eviction_policy()
-    except StoreUnavailable:
-        return
-    if policy not in (None, _NO_EVICTION):
-        raise CannotStart(
-            f"the store at `state` evicts (maxmemory-policy {policy}), which would forget limits: "
-            f"set its maxmemory-policy to {_NO_EVICTION}, and give `cache_state` a server of its own"
-        )
+@contextlib.asynccontextmanager
+async def _cared_for(state: Store, configuration: Configuration, metrics: Metrics) -> AsyncIterator[None]:
+    """Drain the outbox and watch that the store keeps what it is told. Raises CannotStart when it does not."""
+    with contextlib.suppress(StoreUnavailable):
+        fault = await _find_eviction(state)
+        if fault is not None:
+            raise CannotStart(fault)
+    async with (
+        _in_background(_watch_eviction(state, metrics), "eviction watch", metrics),
+        Drainer(state, configuration.data_dir / USAGE_FILE_NAME, Keys(configuration.organization.id)),
+    ):
+        yield
+
+
+async def _find_eviction(state: Store) -> str | None:
+    """Say what is wrong with a store that may forget limits and unsent records when its memory is full (SPEC §10)."""
+    policy = await state.eviction_policy()
+    if policy in (None, NO_EVICTION):
+        return None
+    return (
+        f"the store at `state` evicts (maxmemory-policy {policy}), which would forget limits: "
+        f"set its maxmemory-policy to {NO_EVICTION}, and give `cache_state` a server of its own"
+    )
+
+
+async def _watch_eviction(state: Store, metrics: Metrics) -> None:
+    """Tell of a store that begins to evict, or did when it came up; a gateway that serves is not ended for it."""
+    told = None
+    while True:
+        if state.is_available:
+            with contextlib.suppress(StoreUnavailable):
+                fault = await _find_eviction(state)
+                metrics.store_evicts.labels(state.name).set(float(fault is not None))
+                if fault not in (None, told):
+                    _log.error(fault)
+                told = fault
+        await asyncio.sleep(EVICTION_INTERVAL_SECONDS)
 
 
 @contextlib.asynccontextmanager
@@ -214,8 +260,8 @@ async def _in_background(work: Coroutine[object, object, object], name: str, met
         await asyncio.wait({task})
 
 
-def _begin(configuration: Configuration, worker: int, state_url: str, cache_url: str) -> Begin:
-    return Begin(worker, configuration.resolved_json().encode(), state_url, cache_url)
+def _begin(configuration: Configuration, worker: int, stores: _Stores) -> Begin:
+    return Begin(worker, configuration.resolved_json().encode(), stores.state_url, stores.cache_url)
 
 
 def _access(configuration: Configuration) -> tuple[str | None, admin.Access]:
@@ -223,8 +269,8 @@ def _access(configuration: Configuration) -> tuple[str | None, admin.Access]:
     hashes = tuple(key.sha256 for key in configuration.admin_keys)
     made = None
     if not hashes:
-        made = ADMIN_KEY_PREFIX + secrets.token_urlsafe(_ADMIN_KEY_BYTES)
-        hashes = (sha256(made.encode()).hexdigest(),)
+        made = new_admin_key()
+        hashes = (digest(made),)
     metrics_key = configuration.metrics_key
     return made, admin.Access(
         admin_key_hashes=hashes,
@@ -252,18 +298,19 @@ class _Gateway:
     """What the control plane asks of the rest."""
 
     workers: Workers
-    state: Store
+    stores: _Stores
     metrics: Metrics
     ending: _Ending
 
     async def metrics_page(self) -> bytes:
-        self.metrics.store_up.labels(self.state.name).set(float(self.state.is_available))
+        for purpose, store in ((Purpose.STATE, self.stores.state), (Purpose.CACHE, self.stores.cache)):
+            self.metrics.store_up.labels(purpose.value).set(float(store.is_available))
         snapshots = [self.metrics.snapshot(), *await self.workers.snapshots()]
         return await asyncio.to_thread(lambda: render(add_up(snapshots)))
 
     def reasons_not_ready(self) -> Sequence[str]:
         reasons = [f"worker {number} is not serving" for number in self.workers.missing()]
-        if not self.state.is_available:
+        if not self.stores.state.is_available:
             reasons.append("the state store is not reachable")
         if self.ending.asked.is_set():
             reasons.append("the gateway is ending")

@@ -16,12 +16,12 @@ from proxy.store.connection import CommandRefused
 from proxy.store.reservations import Ending, Settlement, read_end
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from proxy.admission import Admission
     from proxy.metrics import Metrics
     from proxy.spool import Spool, SpooledRecord
-    from proxy.store.connection import Store
+    from proxy.store.connection import Reply, Store
     from proxy.store.reservations import Orphan, Reservations
 
 ROUNDS_PER_LEASE: Final = 3
@@ -65,14 +65,14 @@ class Upkeep:
         """Begin."""
         rows: tuple[tuple[str, Callable[[], Awaitable[None]], float], ...] = (
             ("renew", self.renew, self._round_seconds),
-            ("sweep", self.sweep, self._round_seconds),
+            ("sweep", self._sweep_when_steady, self._round_seconds),
             ("deliver", self._deliver_waiting, _DELIVERY_SECONDS),
             ("adopt", self.deliver, _ADOPTION_SECONDS),
         )
         self._tasks = [asyncio.create_task(self._repeat(*row), name=f"upkeep: {row[0]}") for row in rows]
 
     async def close(self) -> None:
-        """End the loops and deliver the spool once more; what stays is delivered by the next worker."""
+        """End the loops and deliver the spool once more; what stays is delivered by the next worker. Never fails."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -82,6 +82,8 @@ class Upkeep:
                 await self.deliver()
         except (StoreUnavailable, TimeoutError) as error:
             _log.warning("the spool is not empty", records=len(self._spool), reason=str(error) or "no time left")
+        except Exception:  # noqa: BLE001  the outermost frame: whoever closes has more to close
+            self._note_fault("deliver")
 
     def keep(self, settlement: Settlement) -> None:
         """Keep an end that the store could not be told, behind those that wait already."""
@@ -89,8 +91,11 @@ class Upkeep:
         self._metrics.spool_records.set(len(self._spool))
 
     async def renew(self) -> None:
-        """Extend the leases of this worker's live requests. Raises StoreUnavailable."""
-        admitted = [(name, admission) for name, admission in self._live.items() if not admission.is_local]
+        """Extend the leases of this worker's live requests. Raises StoreUnavailable.
+
+        Those that were admitted without the store too: it may have admitted them though no answer came.
+        """
+        admitted = list(self._live.items())
         for start in range(0, len(admitted), BATCH):
             batch = admitted[start : start + BATCH]
             counts = (count for _, admission in batch for count in admission.counts)
@@ -98,14 +103,31 @@ class Upkeep:
             await self._reservations.renew([name for name, _ in batch], lives)
 
     async def sweep(self) -> None:
-        """Book the holds whose owner died at their worst case. Raises StoreUnavailable."""
+        """Book the holds whose owner died at their worst case. Raises StoreUnavailable.
+
+        Our own are renewed first, and each is tried once, so that those which stay do not hold it here for ever.
+        """
+        await self.renew()
+        tried: set[str] = set()
         while True:
-            orphans = await self._reservations.find_orphans(BATCH)
-            for orphan in orphans:
-                if orphan.request_id not in self._live:
-                    await self._book(orphan)
-            if len(orphans) < BATCH:
+            found = await self._reservations.find_orphans(BATCH)
+            orphans = [each for each in found if each.request_id not in self._live and each.request_id not in tried]
+            if not orphans:
                 return
+            for orphan in orphans:
+                tried.add(orphan.request_id)
+                await self._try_to_book(orphan)
+
+    async def _sweep_when_steady(self) -> None:
+        """Sweep, but not before the store has been here for a lease: until then living owners may not have renewed."""
+        if self._store.available_seconds() > self._round_seconds * ROUNDS_PER_LEASE:
+            await self.sweep()
+
+    async def _try_to_book(self, orphan: Orphan) -> None:
+        try:
+            await self._book(orphan)
+        except CommandRefused as error:
+            _log.error("a hold cannot be booked", request_id=orphan.request_id, reason=error.message)
 
     async def _book(self, orphan: Orphan) -> None:
         settlement = Settlement(
@@ -127,12 +149,18 @@ class Upkeep:
         if len(self._spool):
             await self.deliver()
 
-    async def _tell(self, record: SpooledRecord) -> None:
+    async def _tell(self, records: Sequence[SpooledRecord]) -> Sequence[BaseException | None]:
+        """Tell the store of some ends in one trip; for each the reason if it was not told."""
+        replies = await asyncio.gather(*map(self._send, records), return_exceptions=True)
+        return [reply if isinstance(reply, BaseException) else None for reply in replies]
+
+    def _send(self, record: SpooledRecord) -> Awaitable[Reply]:
         try:
-            settlement = _decode(record.payload)
+            return self._reservations.send_spooled(_decode(record.payload))
         except msgspec.DecodeError as error:
-            raise CommandRefused(f"This build cannot read it: {error}") from error
-        await self._reservations.send(settlement)
+            unread: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+            unread.set_exception(CommandRefused(f"This build cannot read it: {error}"))
+            return unread
 
     async def _repeat(self, name: str, work: Callable[[], Awaitable[None]], seconds: float) -> None:
         """Do something again and again; a store that is away is waited for, a fault is logged and counted."""
@@ -143,6 +171,9 @@ class Upkeep:
             except StoreUnavailable as error:
                 _log.info("upkeep waits for the store", work=name, reason=error.message)
             except Exception:  # noqa: BLE001  the outermost frame of a task
-                self._metrics.unhandled_errors_total.labels("upkeep").inc()
-                _log.exception("upkeep failed", work=name)
+                self._note_fault(name)
             await asyncio.sleep(seconds)
+
+    def _note_fault(self, name: str) -> None:
+        self._metrics.unhandled_errors_total.labels("upkeep").inc()
+        _log.exception("upkeep failed", work=name)

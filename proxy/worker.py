@@ -83,16 +83,19 @@ async def _serve(frame: Frame, begin: Begin, sock: socket.socket) -> None:
 
 
 async def _obey(frame: Frame, abandon: Callable[[], object]) -> None:
-    """Do what the supervisor says; when it is gone, end without waiting for answers under way."""
-    while (message := await frame.channel.receive()) is not None:
-        match message:
-            case Drain():
-                frame.stopping.set()
-            case Count(turn):
-                await frame.channel.send(Counted(frame.metrics.snapshot(), turn))
-            case _:
-                _log.error("unexpected message from the supervisor", message=type(message).__name__)
-    _log.error("the supervisor is gone; this worker ends")
+    """Do what the supervisor says; when it is gone, or talks nonsense, end without finishing what is under way."""
+    try:
+        while (message := await frame.channel.receive()) is not None:
+            match message:
+                case Drain():
+                    frame.stopping.set()
+                case Count(turn):
+                    await frame.channel.send(Counted(frame.metrics.snapshot(), turn))
+                case _:
+                    _log.error("unexpected message from the supervisor", message=type(message).__name__)
+        _log.error("the supervisor is gone; this worker ends")
+    except Exception:  # noqa: BLE001  the outermost frame of a task
+        _log.exception("the supervisor cannot be understood; this worker ends")
     asyncio.get_running_loop().call_later(ABANDONED_SECONDS, os._exit, 1)
     abandon()
 

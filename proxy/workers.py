@@ -167,7 +167,7 @@ class Workers:
         pause_seconds = FIRST_PAUSE_SECONDS
         while not self._is_draining:
             began = time.monotonic()
-            was_ready = await self._run(post)
+            was_ready = await self._try(post)
             if self._is_draining:
                 return
             if time.monotonic() - began > SETTLED_SECONDS:
@@ -180,13 +180,28 @@ class Workers:
             await asyncio.sleep(pause_seconds)
             pause_seconds = min(2 * pause_seconds, LONGEST_PAUSE_SECONDS)
 
+    async def _try(self, post: _Post) -> bool:
+        """Fill the post as `_run` does; what keeps a process from starting, or from being understood, is told."""
+        try:
+            return await self._run(post)
+        except Exception:  # noqa: BLE001  the outermost frame of a post's task
+            _log.exception("a worker cannot be started or understood", worker=post.begin.worker)
+            self._metrics.unhandled_errors_total.labels("worker").inc()
+            return False
+
     async def _run(self, post: _Post) -> bool:
         """Fill the post with one process until that ends; return whether it ever served."""
         ours, theirs = socket.socketpair()
         channel = await Channel.over(ours)
-        with theirs:
-            process = post.process = await self._start(post, theirs)
-        was_ready = False
+        try:
+            with theirs:
+                post.process = await self._start(post, theirs)
+            return await self._accompany(post, post.process, channel)
+        finally:
+            await channel.close()
+
+    async def _accompany(self, post: _Post, process: Process, channel: Channel) -> bool:
+        """Begin, hear and bury one process; return whether it ever served."""
         try:
             await channel.send(post.begin)
             post.channel = channel
@@ -198,7 +213,6 @@ class Workers:
             if process.returncode is None:
                 process.kill()
             await self._bury(post)
-            await channel.close()
             await process.wait()
         return was_ready
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
+import re
 import secrets
 from dataclasses import dataclass
-from hashlib import sha256
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -19,6 +19,7 @@ import structlog
 from aiohttp import web
 
 from policies.errors import InvalidRequest, MethodNotAllowed, Rejection, Unauthenticated, UnknownRoute
+from proxy.credentials import digest
 from proxy.errors import GatewayError, error_headers, error_object, status_of
 from proxy.metrics import CONTENT_TYPE
 
@@ -32,6 +33,7 @@ _BEARER = "bearer"
 _HEAD_BYTES = 64 * 1024
 _SHUTDOWN_SECONDS = 1.0
 _UNAVAILABLE = 503
+_HOST = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<name>[^\[\]:@/]+))(?::[0-9]{0,5})?")
 
 _log = structlog.get_logger("tidegate.admin")
 
@@ -145,7 +147,7 @@ async def _with_errors(request: web.Request, handler: Handler) -> web.StreamResp
 @web.middleware
 async def _with_access(request: web.Request, handler: Handler) -> web.StreamResponse:
     access = request.app[_ACCESS]
-    _check_host(request.headers.get("Host"), access)
+    _check_host(request.headers.get("Host", ""), access)
     if request.path not in _OPEN_PATHS and not _is_admin_key(_bearer(request), access):
         raise Unauthenticated("The control plane needs an admin key: send it as `Authorization: Bearer KEY`.")
     return await handler(request)
@@ -154,26 +156,25 @@ async def _with_access(request: web.Request, handler: Handler) -> web.StreamResp
 _OPEN_PATHS = frozenset(path for path, _ in _OPEN)
 
 
-def _check_host(header: str | None, access: Access) -> None:
-    host = _host_in(header or "")
-    if host not in ("localhost", *access.hosts) and not _is_address(host):
+def _check_host(header: str, access: Access) -> None:
+    if not _is_ours(header, access):
         raise WrongHost(
-            f"The control plane does not answer for the host {host[:100]!r}; "
+            f"The control plane does not answer for the host {header[:100]!r}; "
             "use its IP address or localhost, or add the name to `admin_hosts`.",
             code="wrong_host",
         )
 
 
-def _host_in(header: str) -> str:
-    """Return the host of a Host header, without port and brackets, in lower case."""
-    if header.startswith("["):
-        return header[1:].partition("]")[0]
-    return header.partition(":")[0].lower()
-
-
-def _is_address(host: str) -> bool:
+def _is_ours(header: str, access: Access) -> bool:
+    """Tell whether a Host header is an address or one of our names, with or without a port, and nothing else."""
+    parts = _HOST.fullmatch(header)
+    if parts is None:
+        return False
     try:
-        ipaddress.ip_address(host)
+        if parts["six"] is not None:
+            ipaddress.IPv6Address(parts["six"])
+        elif parts["name"].lower() not in ("localhost", *access.hosts):
+            ipaddress.IPv4Address(parts["name"])
     except ValueError:
         return False
     return True
@@ -185,7 +186,7 @@ def _bearer(request: web.Request) -> str:
 
 
 def _is_admin_key(key: str, access: Access) -> bool:
-    hashed = sha256(key.encode("utf-8", "surrogateescape")).hexdigest()
+    hashed = digest(key)
     return any(hmac.compare_digest(hashed, known) for known in access.admin_key_hashes)
 
 

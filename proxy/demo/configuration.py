@@ -5,10 +5,10 @@ Knows settings; it starts nothing.
 
 from __future__ import annotations
 
-from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from proxy.config import Configuration
+from proxy.credentials import digest
 from proxy.demo.model_server import CONTEXT_TOKENS, MODEL_NAME, SLOTS
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def demo_configuration(*, base_url: str, key: str, listen: str, admin_listen: st
                     "id": "key_demo",
                     "project": "proj_demo",
                     "user": "you",
-                    "sha256": sha256(key.encode()).hexdigest(),
+                    "sha256": digest(key),
                 }
             ],
         }

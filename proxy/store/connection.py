@@ -68,8 +68,14 @@ GRACE_SECONDS = 0.02
 FLAPPING_SECONDS = 0.05
 """Two connections in a row that lived shorter than this are not followed by a third one at once."""
 
+FULL_PERCENT = 80
+"""A server that evicts nothing counts as nearly full above so much of its `maxmemory` (SPEC §10)."""
+
 BULKY_BYTES = 65_536
 """A larger command travels in the second lane, where nobody's admission waits behind it."""
+
+NO_EVICTION = "noeviction"
+"""The `maxmemory-policy` of a server that forgets nothing."""
 
 _NO_ANSWER = "it did not answer in time"
 _RETRY_AFTER_SECONDS = 1
@@ -151,6 +157,7 @@ class _Lane:
         self._pump_tasks: tuple[asyncio.Task[None], ...] = ()
         self._reason = "not connected yet"
         self.state = _State.CONNECTING
+        self.up_since = 0.0
         self.tried = asyncio.Event()
         self._knock = asyncio.Event()
         self._server = self._loop.create_task(self._serve(), name=f"store {store.name}")
@@ -221,6 +228,7 @@ class _Lane:
         if self.state is _State.AWAY:
             _log.info("store is back", store=self._store.name)
         self.state = _State.UP
+        self.up_since = self._loop.time()
         self.tried.set()
         self._store.lane_is_up(self)
         reader = self._loop.create_task(self._read(connection))
@@ -352,7 +360,8 @@ class Store:
     """A client of one store, shared by everything in a process. Open with `start`, end with `close`.
 
     Every way to fail is `StoreUnavailable`. Awaiting callers may be cancelled at any time: a command that has not left
-    yet is dropped, the reply to one that has is discarded, and nobody else notices.
+    yet is dropped, the reply to one that has is discarded, and nobody else notices. `is_nearly_full` is as it was when
+    the server was last asked, about a second ago.
     """
 
     def __init__(self, url: str, *, name: str, metrics: Metrics, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
@@ -374,6 +383,7 @@ class Store:
         self._patient: _Lane | None = None
         self._clock_task: asyncio.Task[None] | None = None
         self._offsets: deque[tuple[float, float]] = deque(maxlen=_CLOCK_SAMPLES)
+        self.is_nearly_full = False
 
     async def start(self) -> None:
         """Connect. Returns when the store has answered or turned out to be away; never raises for the latter."""
@@ -392,8 +402,17 @@ class Store:
 
     @property
     def is_available(self) -> bool:
-        """Whether the store answered when it was last spoken to; while False, commands fail at once."""
+        """Whether the store answered when it was last spoken to.
+
+        While False, commands fail at once or, where the connection has just broken, wait for the next one.
+        """
         return self._quick is not None and self._quick.state is _State.UP
+
+    def available_seconds(self) -> float:
+        """Return for how long the store has been available without a break; 0 if it is not."""
+        if self._quick is None or self._quick.state is not _State.UP:
+            return 0.0
+        return asyncio.get_running_loop().time() - self._quick.up_since
 
     def clock_offset_seconds(self) -> float:
         """Seconds to add to `time.time()` for the store's clock; 0 until it was first heard."""
@@ -444,11 +463,18 @@ class Store:
 
     async def eviction_policy(self) -> str | None:
         """Tell the server's `maxmemory-policy` (`noeviction` is what limits need); None if it does not say."""
-        for line in (await self.command("INFO", "memory")).decode().splitlines():
-            name, _, value = line.partition(":")
-            if name == "maxmemory_policy":
-                return str(value)
-        return None
+        return (await self._memory()).get("maxmemory_policy")
+
+    async def look_at_memory(self) -> None:
+        """Find out whether the server is nearly full; without a `maxmemory` it never is, nor if it evicts."""
+        memory = await self._memory()
+        used, most = int(memory.get("used_memory", 0)), int(memory.get("maxmemory", 0))
+        is_full = 0 < most * FULL_PERCENT < used * 100
+        self.is_nearly_full = is_full and memory.get("maxmemory_policy") == NO_EVICTION
+
+    async def _memory(self) -> dict[str, str]:
+        lines = (line.partition(":") for line in (await self.command("INFO", "memory")).decode().splitlines())
+        return {name: value for name, _, value in lines}
 
     def _call(self, name: str, arguments: Sequence[Argument], timeout_seconds: float | None) -> _Call:
         loop = asyncio.get_running_loop()
@@ -477,12 +503,13 @@ class Store:
         return self._patient
 
     async def _follow_clock(self) -> None:
-        """Ask for the time while all is well; while it is not, the lane's own knocking does."""
+        """Ask for the time and the memory while all is well; while it is not, the lane's own knocking asks for time."""
         while True:
             await asyncio.sleep(CLOCK_INTERVAL_SECONDS)
             left = time.time()
             with suppress(StoreUnavailable):
                 self.note_time(await self.command("TIME"), left)
+                await self.look_at_memory()
 
     def note_time(self, reply: Reply, left: float) -> None:
         """Take a reply to TIME whose command left at `left`, Unix seconds; the quickest of the last trips counts."""

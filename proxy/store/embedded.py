@@ -41,9 +41,11 @@ LONGEST_SOCKET_PATH = 107
 RESTART_PAUSES_SECONDS = (0.05, 0.2, 1.0, 5.0)
 """Pauses before a server that died is started again; the last one repeats."""
 
+STEADY_SECONDS = 10.0
+"""A server that ran longer than this begins with the first pause again."""
+
 _PERMITTED_BY_OWNER = "600"
 _POLL_SECONDS = 0.01
-_STEADY_SECONDS = 10.0
 _PR_SET_PDEATHSIG = 1
 _LAST_WORDS_BYTES = 2_000
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -129,12 +131,14 @@ class EmbeddedStore:
 
     async def __aenter__(self) -> Self:
         """Start the server. Raises StoreUnavailable with the server's last words if it does not come up."""
-        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._choose_socket()
         try:
+            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._choose_socket()
             await self._start()
-        except BaseException:
+        except BaseException as error:
             await self._stop()
+            if isinstance(error, OSError):
+                raise StoreUnavailable(f"the embedded {self.purpose.value} store cannot be started: {error}") from error
             raise
         return self
 
@@ -153,12 +157,12 @@ class EmbeddedStore:
             if self._process is not None:
                 status = await self._process.wait()
                 _log.error("embedded store ended; starting it again", store=self.purpose.value, status=status)
-            deaths = 0 if loop.time() - began > _STEADY_SECONDS else deaths + 1
+            deaths = 1 if loop.time() - began > STEADY_SECONDS else deaths + 1
             await asyncio.sleep(RESTART_PAUSES_SECONDS[min(deaths, len(RESTART_PAUSES_SECONDS)) - 1])
             try:
                 await self._start()
-            except StoreUnavailable as error:
-                _log.error("embedded store did not start", store=self.purpose.value, reason=error.message)
+            except (StoreUnavailable, OSError) as error:
+                _log.error("embedded store did not start", store=self.purpose.value, reason=str(error))
 
     def _choose_socket(self) -> None:
         self._socket = (self._directory / "server.sock").resolve()

@@ -8,7 +8,7 @@ Cached answers have none: they spread over all slots. This file knows no command
     {org}:leases                                                      zset    live holds by the end of their lease
     {org}:outbox                                                      stream  usage records until they are drained
     {org}:drainer                                                     string  who drains
-    entry:<cache key>                                                 string  one stored answer
+    entry:<cache key>:<form>                                          string  one stored answer, `stream` or `whole`
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ class Keys:
         return f"{base}:{scope}" if window_start is None else f"{base}:{scope}:{window_start}"
 
 
-def entry(cache_key: str) -> str:
-    """Return where the stored answer of a cache key stands."""
-    return f"{PREFIX}:entry:{cache_key}"
+def entry(cache_key: str, *, is_stream: bool) -> str:
+    """Return where the stored answer of a cache key stands; the two forms do not replace each other."""
+    return f"{PREFIX}:entry:{cache_key}:{'stream' if is_stream else 'whole'}"
 
 
 @lru_cache(maxsize=4096)

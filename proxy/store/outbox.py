@@ -33,7 +33,11 @@ RECORD_FIELD = "record"
 
 BATCH_RECORDS = 512
 PAUSE_SECONDS = 0.25
-LEASE_MILLISECONDS = 15_000
+LEASE_MILLISECONDS = 5_000
+"""A drainer that could not give its lease back, as the store was away, keeps its successor waiting for so long."""
+
+RENEWAL_SECONDS = 1.5
+"""How often the lease is held anew while the disk takes its time."""
 PATIENCE_SECONDS = 5.0
 """Bound for one command of the drainer, which nobody waits for."""
 
@@ -128,20 +132,30 @@ class Drainer:
 
         Raises StoreUnavailable or OSError; the batch is then still in the outbox, and no record is written twice.
         """
-        holding = self._store.send_script(
-            _HOLD_LEASE, [self._keys.drainer], [self._owner, LEASE_MILLISECONDS], timeout_seconds=PATIENCE_SECONDS
-        )
         reading = self._store.send(
             "XRANGE", self._keys.outbox, "-", "+", "COUNT", BATCH_RECORDS, timeout_seconds=PATIENCE_SECONDS
         )
-        is_elected, entries = await asyncio.gather(holding, reading)
+        is_elected, entries = await asyncio.gather(self._hold_lease(), reading)
         if not is_elected or not entries:
             return 0
-        await asyncio.to_thread(self._file.append, [line_of(entry) for entry in entries])
+        await self._write([line_of(entry) for entry in entries])
         await self._store.command(
             "XDEL", self._keys.outbox, *(entry[0] for entry in entries), timeout_seconds=PATIENCE_SECONDS
         )
         return len(entries)
+
+    def _hold_lease(self) -> asyncio.Future[Reply]:
+        return self._store.send_script(
+            _HOLD_LEASE, [self._keys.drainer], [self._owner, LEASE_MILLISECONDS], timeout_seconds=PATIENCE_SECONDS
+        )
+
+    async def _write(self, lines: Sequence[bytes]) -> None:
+        """Append to the file, and stay elected however long the disk takes. Raises OSError."""
+        writing = asyncio.create_task(asyncio.to_thread(self._file.append, lines))
+        while not (await asyncio.wait([writing], timeout=RENEWAL_SECONDS))[0]:
+            with suppress(StoreUnavailable):
+                await self._hold_lease()
+        writing.result()
 
     async def _run(self) -> None:
         while not self._stopping.is_set():

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from policies.windows import Calendar, Level, Span, Tank, calendar_span
+from policies.windows import Calendar, Level, Span, calendar_span
 from proxy.store.scripts import Script
 
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ HOLD_LIFE_MILLISECONDS: Final = 86_400_000
 """How long an unsettled hold waits for somebody who books it; its lease is much shorter."""
 TOMBSTONE_LIFE_MILLISECONDS: Final = 600_000
 """How long it is known that a request has ended, so that its settlement is not booked twice."""
+LONG_TOMBSTONE_LIFE_MILLISECONDS: Final = 2 * HOLD_LIFE_MILLISECONDS
+"""Likewise for those few that may be told again much later: what comes from the spool, and orphans."""
 LEASES_PER_LIFE: Final = 3
 """A limit's key outlives its refilling by this many leases: room that is held in it is not forgotten."""
 
@@ -96,7 +98,8 @@ class Share(msgspec.Struct, frozen=True, array_like=True):
 class Settlement(msgspec.Struct, frozen=True):
     """The end of a request, as it goes to the store at once or from the spool later.
 
-    `ended_milliseconds` is when it ended, by the store's clock; `record` the usage record, empty for none.
+    `ended_milliseconds` is when it ended, by the store's clock; `record` the usage record, empty for none; `was_sent`
+    whether it has left for the store, which may have booked it though no answer came.
     """
 
     request_id: str
@@ -104,6 +107,7 @@ class Settlement(msgspec.Struct, frozen=True):
     record: str
     shares: tuple[Share, ...]
     ended_milliseconds: int
+    was_sent: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +162,7 @@ class Reservations:
         """Let an admission leave; `read_admit` reads the reply. It takes nothing after `deadline` (store's clock)."""
         keys = [self._keys.hold(request_id), self._keys.leases]
         arguments: list[Argument] = [request_id, deadline, self._lease, HOLD_LIFE_MILLISECONDS, self._grace, hits.value]
-        arguments += (record, _encode([share(count, at_worst(count.bound)) for count in counts]))
+        arguments += (record, _encode([share(count, count.bound.at_worst) for count in counts]))
         for count in counts:
             keys.append(count.key)
             arguments += _admit_arguments(count)
@@ -166,10 +170,19 @@ class Reservations:
 
     def send(self, settlement: Settlement) -> asyncio.Future[Reply]:
         """Let an end leave; `read_end` reads the reply. It may be sent again: only the first counts."""
+        is_orphan = settlement.ending is Ending.ORPHAN
+        life = LONG_TOMBSTONE_LIFE_MILLISECONDS if is_orphan else TOMBSTONE_LIFE_MILLISECONDS
+        return self._send_end(settlement, life)
+
+    def send_spooled(self, settlement: Settlement) -> asyncio.Future[Reply]:
+        """Let an end leave that was kept in the spool, perhaps for long; as `send` does it, and as often as need be."""
+        return self._send_end(settlement, LONG_TOMBSTONE_LIFE_MILLISECONDS)
+
+    def _send_end(self, settlement: Settlement, life: int) -> asyncio.Future[Reply]:
         keys = [self._keys.hold(settlement.request_id), self._keys.leases, self._keys.outbox]
         age = max(0, self.now() - settlement.ended_milliseconds)
-        arguments: list[Argument] = [settlement.request_id, settlement.ending.value, TOMBSTONE_LIFE_MILLISECONDS]
-        arguments += (settlement.record, self._grace, age)
+        arguments: list[Argument] = [settlement.request_id, settlement.ending.value, life, settlement.record]
+        arguments += (self._grace, age, "skip" if may_be_forgotten(settlement, age) else "book")
         for each in settlement.shares:
             keys.append(each.key)
             arguments += (each.amount, each.period, each.taken, each.until)
@@ -212,9 +225,13 @@ def share(count: Count, taken: int) -> Share:
     return Share(count.key, tank.amount, tank.period, taken, 0 if count.span is None else count.span.end)
 
 
-def at_worst(bound: BoundLimit) -> int:
-    """Return what a request takes from a limit if nobody ever tells the truth about it."""
-    return 0 if bound.named.is_returned else bound.ask
+def may_be_forgotten(settlement: Settlement, age: int) -> bool:
+    """Tell whether the store may have booked an end of this age (ms) so long ago that its tombstone is gone.
+
+    Half a tombstone's life is well within it, however far the clocks are apart.
+    """
+    life = TOMBSTONE_LIFE_MILLISECONDS if settlement.was_sent else LONG_TOMBSTONE_LIFE_MILLISECONDS
+    return age > life // 2
 
 
 def read_admit(reply: Reply) -> Reserved:
@@ -233,17 +250,10 @@ def read_levels(reply: Reply) -> tuple[Level, ...]:
     return tuple(Level(spent, carry, held, now) for spent, carry, held in zip(numbers, numbers, numbers, strict=True))
 
 
-def how_taken(bound: BoundLimit) -> str:
-    """Return `admit`'s word for when a limit is taken from."""
-    if bound.limit.of == "requests":
-        return "spend"
-    return "hold" if bound.is_taken_by_hits else "miss"
-
-
 def _admit_arguments(count: Count) -> tuple[str | int, ...]:
-    tank: Tank = count.bound.tank
+    bound, tank = count.bound, count.bound.tank
     start, end = (0, 0) if count.span is None else (count.span.start, count.span.end)
-    return how_taken(count.bound), tank.capacity, tank.amount, tank.period, count.bound.ask, start, end
+    return bound.taking.value, tank.capacity, tank.amount, tank.period, bound.ask, start, end
 
 
 def _orphan(request_id: str, reply: list[Any]) -> Orphan:

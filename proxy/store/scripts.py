@@ -1,16 +1,19 @@
 """Lua scripts by name: read once from `proxy/store/scripts/<name>.lua`, hashed once.
 
-Knows where scripts lie and how the server names them. It does not know what any of them does, and never talks to a
-store; `connection.Store.run` does.
+A line `-- include <name>` stands for the text of that file, so that what several scripts share is written once. Knows
+where scripts lie and how the server names them. It does not know what any of them does, and never talks to a store;
+`connection.Store.run` does.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 from functools import cached_property
 from importlib import resources
 
 _FOLDER = resources.files("proxy.store") / "scripts"
+_INCLUDE = re.compile(rb"^-- include (\w+)\n", re.MULTILINE)
 
 
 class Script:
@@ -33,7 +36,7 @@ class Script:
     @cached_property
     def source(self) -> bytes:
         """The Lua text as it is sent. Raises FileNotFoundError if there is no such script."""
-        return (_FOLDER / f"{self.name}.lua").read_bytes()
+        return _INCLUDE.sub(lambda found: _read(found[1].decode()), _read(self.name))
 
     @cached_property
     def sha(self) -> bytes:
@@ -41,6 +44,5 @@ class Script:
         return hashlib.sha1(self.source, usedforsecurity=False).hexdigest().encode()
 
 
-def script_names() -> list[str]:
-    """Every script of the package, in alphabetical order."""
-    return sorted(entry.name.removesuffix(".lua") for entry in _FOLDER.iterdir() if entry.name.endswith(".lua"))
+def _read(name: str) -> bytes:
+    return (_FOLDER / f"{name}.lua").read_bytes()

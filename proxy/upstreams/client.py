@@ -7,6 +7,7 @@ have reached the upstream. Knows nothing of models, retries and which headers ma
 
 from __future__ import annotations
 
+import time
 from contextlib import aclosing
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
+    from aiohttp.abc import AbstractStreamWriter
     from aiohttp.client_reqrep import ClientRequest, ConnectionKey
     from aiohttp.connector import Connection
     from aiohttp.tracing import Trace
@@ -45,16 +47,21 @@ _IDLE_SECONDS = 60.0
 _MAX_ADDRESSES = 4096
 _MAX_REASON_CHARACTERS = 300
 _MAX_BYTES_AT_ONCE = 1024 * 1024  # more in one write holds the event loop, of which aiohttp warns
+_STALE_SECONDS = 0.5
+"""How soon after a request was written a break tells that nobody was there to read it.
+
+A peer that has given the connection up says so within a round trip, which takes 0.3 s half around the world. Whether
+the request's bytes were acknowledged tells less: a kernel takes bytes that its process never reads.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class ClientBounds:
-    """How long an upstream may take, in seconds (SPEC §3), and how many connections may be open (0: any number)."""
+    """How long an upstream may take, in seconds (SPEC §3); to connect means to resolve its name and to greet, too."""
 
     connect_seconds: float = 5.0
     first_byte_seconds: float = 600.0
     silence_seconds: float = 300.0
-    connections: int = 0
 
 
 class Failure(StrEnum):
@@ -77,19 +84,63 @@ class AttemptFailed(Exception):  # noqa: N818
         self.reason = reason
 
 
-_used: ContextVar[_Protocol | None] = ContextVar("used", default=None)
-_wants_fresh: ContextVar[bool] = ContextVar("wants_fresh", default=False)
+class _Attempt:
+    """One request on its way: over which connection it goes, and when its body began to be written."""
+
+    __slots__ = ("_on_sent", "_sent", "protocol", "reuses")
+
+    def __init__(self, *, reuses: bool, on_sent: Callable[[], None]) -> None:
+        self.protocol: _Protocol | None = None
+        self.reuses = reuses
+        self._on_sent = on_sent
+        self._sent: float | None = None
+
+    def note_write(self, _body_bytes: int, _all_bytes: int) -> None:
+        """Take note of a piece of the body that was handed to the transport; the first one tells."""
+        if self._sent is None:
+            self._sent = time.monotonic()
+            self._on_sent()
+
+    @property
+    def was_stale(self) -> bool:
+        """Whether a break means that the connection had been given up, and the request was not read."""
+        protocol = self.protocol
+        if protocol is None or protocol.requests == 1 or protocol.has_answered:
+            return False
+        return self._sent is None or (protocol.lost or time.monotonic()) - self._sent < _STALE_SECONDS
+
+
+_current: ContextVar[_Attempt] = ContextVar("current")
+
+
+class _Request(aiohttp.ClientRequest):
+    """A request that tells its attempt when the body begins to leave; a head alone makes no upstream work."""
+
+    async def write_bytes(
+        self, writer: AbstractStreamWriter, conn: Connection, content_length: int | None = None
+    ) -> None:
+        """Write the body."""
+        writer.on_body_write = _current.get().note_write
+        await super().write_bytes(writer, conn, content_length)
 
 
 class _Protocol(ResponseHandler):
     """A connection that knows how often it has served and how it ended; an answer that cannot be parsed ends, too.
 
-    aiohttp leaves the reader of a body waiting for ever, its time-out taken off, when a chunk's head is broken; and it
-    takes a reset for the proper end of a body that has no length.
+    `has_answered` tells whether a byte came for the latest request, `lost` when the connection ended. aiohttp leaves
+    the reader of a body waiting for ever, its time-out taken off, when a chunk's head is broken; and it takes a reset
+    for the proper end of a body that has no length.
     """
 
     requests = 0
+    has_answered = False
     was_cut = False
+    lost: float | None = None
+
+    def data_received(self, data: bytes) -> None:
+        """Note that there is an answer."""
+        self.has_answered = True
+        super().data_received(data)
 
     def set_exception(self, exc: BaseException, exc_cause: BaseException | None = None) -> None:
         """Note that the connection has failed, and tell the reader of a body that has not ended."""
@@ -99,7 +150,8 @@ class _Protocol(ResponseHandler):
             payload.set_exception(aiohttp.ClientPayloadError(), exc)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """Note whether the connection was cut, and not closed."""
+        """Note when the connection ended, and whether it was cut, and not closed."""
+        self.lost = time.monotonic()
         self.was_cut = exc is not None
         super().connection_lost(exc)
 
@@ -114,8 +166,8 @@ class _Connector(aiohttp.TCPConnector):
     aiohttp tells this to tracers only, which cost a signal at every step of every request.
     """
 
-    def __init__(self, connections: int) -> None:
-        super().__init__(limit=connections, keepalive_timeout=_IDLE_SECONDS)
+    def __init__(self) -> None:
+        super().__init__(limit=0, keepalive_timeout=_IDLE_SECONDS)
         self._factory = partial(_make_protocol, loop=self._loop)
 
     async def connect(
@@ -125,16 +177,16 @@ class _Connector(aiohttp.TCPConnector):
         timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109  the name is aiohttp's
     ) -> Connection:
         """Return a connection, having noted which."""
-        _used.set(None)
         connection = await super().connect(req, traces, timeout)
         protocol = connection.protocol
         assert isinstance(protocol, _Protocol)  # noqa: S101  made by our factory
         protocol.requests += 1
-        _used.set(protocol)
+        protocol.has_answered = False
+        _current.get().protocol = protocol
         return connection
 
     async def _get(self, key: ConnectionKey, traces: list[Trace]) -> Connection | None:
-        return None if _wants_fresh.get() else await super()._get(key, traces)
+        return await super()._get(key, traces) if _current.get().reuses else None
 
 
 class UpstreamAnswer:
@@ -161,7 +213,9 @@ class UpstreamAnswer:
         "when_closed",
     )
 
-    def __init__(self, response: aiohttp.ClientResponse, silence_seconds: float) -> None:
+    def __init__(
+        self, response: aiohttp.ClientResponse, protocol: _Protocol | None, *, silence_seconds: float
+    ) -> None:
         self.status = response.status
         self.headers: Headers = list(response.headers.items())
         self.media_type = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
@@ -172,7 +226,7 @@ class UpstreamAnswer:
         self._peeked: list[bytes] = []
         self._response = response
         self._silence_seconds = silence_seconds
-        self._protocol = None if _has_length(response) else _used.get()
+        self._protocol = None if _has_length(response) else protocol
         self._decoder = _decoder_of(response)
         connection = response.connection
         if connection is not None and connection.protocol is not None:
@@ -239,7 +293,7 @@ class UpstreamAnswer:
                     if max_bytes <= 0:
                         break
         finally:
-            self._peeked = seen
+            self._peeked[:0] = seen
         return b"".join(seen)
 
     def close(self) -> None:
@@ -282,10 +336,12 @@ class UpstreamClient:
         """Open the pool."""
         bounds = self._bounds
         self._session = aiohttp.ClientSession(
-            connector=_Connector(bounds.connections),
+            connector=_Connector(),
+            request_class=_Request,
             cookie_jar=aiohttp.DummyCookieJar(),
+            # sock_connect would leave out the name's resolution, and begin anew for every address that it has.
             timeout=aiohttp.ClientTimeout(
-                total=None, sock_connect=bounds.connect_seconds, sock_read=bounds.first_byte_seconds
+                total=None, connect=bounds.connect_seconds, sock_read=bounds.first_byte_seconds
             ),
             auto_decompress=False,
             trust_env=False,
@@ -303,25 +359,24 @@ class UpstreamClient:
         if self._session is not None:
             await self._session.close()
 
-    async def post(self, address: str, headers: Headers, body: bytes) -> UpstreamAnswer:
+    async def post(
+        self,
+        address: str,
+        headers: Headers,
+        body: bytes,
+        *,
+        on_sent: Callable[[], None] = _ignore,
+        reuses_connection: bool = True,
+    ) -> UpstreamAnswer:
         """Send one request and wait for the head of its answer; the address is used as it stands.
 
-        Raises AttemptFailed. A connection that had served before and breaks without a byte of an answer is stale:
-        the request was not read, and is sent once more on another one.
+        `on_sent` is called once the body has begun to be written. Raises AttemptFailed: as STALE where a connection
+        that had served before was gone, and the request not read. Whoever sends it again has to do without
+        `reuses_connection`, as the others may be gone as well.
         """
-        try:
-            return await self._attempt(address, headers, body)
-        except AttemptFailed as failed:
-            if failed.failure is not Failure.STALE:
-                raise
-        token = _wants_fresh.set(True)
-        try:
-            return await self._attempt(address, headers, body)
-        finally:
-            _wants_fresh.reset(token)
-
-    async def _attempt(self, address: str, headers: Headers, body: bytes) -> UpstreamAnswer:
         assert self._session is not None  # noqa: S101  opened by `async with`
+        attempt = _Attempt(reuses=reuses_connection, on_sent=on_sent)
+        token = _current.set(attempt)
         try:
             response = await self._session.post(
                 self._url(address),
@@ -330,8 +385,10 @@ class UpstreamClient:
                 allow_redirects=False,
             )
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise AttemptFailed(_failure_of(error), _reason_of(error)) from None
-        return UpstreamAnswer(response, self._bounds.silence_seconds)
+            raise AttemptFailed(_failure_of(error, attempt), _reason_of(error)) from None
+        finally:
+            _current.reset(token)
+        return UpstreamAnswer(response, attempt.protocol, silence_seconds=self._bounds.silence_seconds)
 
     def _url(self, address: str) -> URL:
         """Parse an address once; those that carry a client's api-version must not fill the memory."""
@@ -343,7 +400,11 @@ class UpstreamClient:
         return url
 
 
-def _failure_of(error: Exception) -> Failure:
+def _ignore() -> None:
+    """Take no note of anything."""
+
+
+def _failure_of(error: Exception, attempt: _Attempt) -> Failure:
     if isinstance(error, aiohttp.ConnectionTimeoutError):
         return Failure.CONNECT_TIMEOUT
     if isinstance(error, aiohttp.ClientConnectorError):
@@ -352,11 +413,8 @@ def _failure_of(error: Exception) -> Failure:
         return Failure.TIMEOUT
     if isinstance(error, aiohttp.ClientResponseError):
         return Failure.NOT_HTTP
-    protocol = _used.get()
-    is_reused = protocol is not None and protocol.requests > 1
-    if is_reused and isinstance(error, aiohttp.ServerDisconnectedError | aiohttp.ClientOSError):
-        return Failure.STALE
-    return Failure.NO_ANSWER
+    is_break = isinstance(error, aiohttp.ServerDisconnectedError | aiohttp.ClientOSError)
+    return Failure.STALE if is_break and attempt.was_stale else Failure.NO_ANSWER
 
 
 def _reason_of(error: BaseException) -> str:

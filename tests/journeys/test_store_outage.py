@@ -171,4 +171,4 @@ def test_what_was_used_during_an_outage_survives_the_gateway(
     assert gateway.terminate() == 0
     redis_server.start()
     with Gateway(gateway.folder, made) as again:
-        assert {record["request_id"] for record in again.wait_for_records(3, seconds=40)} == ids
+        assert {record["request_id"] for record in again.wait_for_records(3, seconds=10)} == ids

@@ -56,7 +56,8 @@ async def store_answer(at: Worker, decided: Decision, usage: Usage) -> None:
     told = exchange(decided)
     async with at.admissions.admit(decided, told) as admission:
         served(told, usage)
-        await admission.settle(StoredAnswer(False, "application/json", b"{}", int(time.time() * 1000), usage))  # noqa: FBT003
+        is_stream = decided.effective.view.is_stream
+        await admission.settle(StoredAnswer(is_stream, "application/json", b"{}", int(time.time() * 1000), usage))
     assert told.is_stored
 
 
@@ -192,7 +193,7 @@ async def test_hits_are_charged_where_the_policy_says_so(valkey: StoreServer, tm
     ("cache_control", "fields", "found"),
     [
         pytest.param(None, {}, (CacheResult.HIT, None), id="a stored answer in the same form is a hit"),
-        pytest.param(None, {"stream": True}, (CacheResult.MISS, "other-form"), id="one in the other form is a miss"),
+        pytest.param(None, {"stream": True}, (CacheResult.MISS, None), id="one in the other form is a miss"),
         pytest.param("no-cache", {}, (CacheResult.BYPASS, "no-cache"), id="no-cache does not look"),
         pytest.param("max-age=0", {}, (CacheResult.MISS, "max-age"), id="one too old for the client is a miss"),
         pytest.param("only-if-cached", {}, (CacheResult.HIT, None), id="only-if-cached takes it"),
@@ -208,6 +209,63 @@ async def test_what_the_look_up_finds(
         async with at.admissions.admit(decided, told) as admission:
             assert (admission.cached is not None) == (told.cache is CacheResult.HIT)
         assert (told.cache, told.cache_reason) == found
+
+
+async def test_the_forms_of_one_answer_are_stored_beside_each_other(valkey: StoreServer, tmp_path: Path) -> None:
+    whole, stream = decision(temperature=0), decision(temperature=0, stream=True)
+    async with worker(valkey.url, tmp_path) as at:
+        await store_answer(at, whole, Usage(2, 3))
+        await store_answer(at, stream, Usage(2, 3))
+        assert [await go(at, decided) for decided in (whole, stream, whole, stream)] == ["hit"] * 4
+
+
+@pytest.mark.parametrize(
+    ("limits", "found"),
+    [
+        pytest.param([{**FIVE, "limit": 0}], CacheResult.BYPASS, id="refused: the cache had no say"),
+        pytest.param([{**HUNDRED, "limit": 9}], CacheResult.MISS, id="admitted for a hit only, and there was none"),
+    ],
+)
+async def test_what_a_refused_request_says_of_the_cache(
+    valkey: StoreServer, tmp_path: Path, limits: list[dict[str, Any]], found: CacheResult
+) -> None:
+    decided = decision(limits, temperature=0)
+    told = exchange(decided)
+    async with worker(valkey.url, tmp_path) as at:
+        with pytest.raises(LimitExceeded):
+            await at.admissions.admit(decided, told).__aenter__()
+    assert told.cache is found
+
+
+@pytest.mark.parametrize(
+    ("policy", "maxmemory", "stores"),
+    [
+        pytest.param("noeviction", "0", True, id="without a bound of its memory it stores"),
+        pytest.param("noeviction", "200mb", True, id="with room it stores"),
+        pytest.param("noeviction", "22mb", False, id="above 80 % it stores no more"),
+        pytest.param("allkeys-lfu", "22mb", True, id="a server that evicts makes room itself"),
+    ],
+)
+async def test_a_cache_that_shares_its_server_leaves_room(
+    own_valkey: StoreServer,
+    tmp_path: Path,
+    policy: str,
+    maxmemory: str,
+    stores: bool,  # noqa: FBT001
+) -> None:
+    decided = decision(temperature=0)
+    with own_valkey.client() as client:
+        client.set("filler", b"x" * 20_000_000)
+        client.config_set("maxmemory-policy", policy)
+        client.config_set("maxmemory", maxmemory)
+    async with worker(own_valkey.url, tmp_path) as at:
+        await at.admissions.cache.look_at_memory()
+        told = exchange(decided)
+        async with at.admissions.admit(decided, told) as admission:
+            served(told, Usage(2, 3))
+            await admission.settle(StoredAnswer(False, "application/json", b"{}", int(time.time() * 1000)))  # noqa: FBT003
+        assert told.is_stored is stores
+        assert await go(at, decided) == ("hit" if stores else "passed")
 
 
 async def test_only_if_cached_without_an_entry_holds_no_tokens(valkey: StoreServer, tmp_path: Path) -> None:
@@ -272,6 +330,69 @@ async def test_an_admission_cancelled_at_any_moment_leaves_no_hold(valkey: Store
     with valkey.client() as client:
         assert (held(client), spent(client, "tokens")) == (0, 0)
         assert client.exists(KEYS.leases) == 0
+
+
+async def break_connection(at: Worker, server: StoreServer) -> None:
+    """Return while the store's client makes a new connection: what is sent now waits for it."""
+    with server.client() as client:
+        client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+    while at.state.is_available:  # noqa: ASYNC110  the connection sets no event here
+        await asyncio.sleep(0)
+
+
+async def test_an_admission_cancelled_while_the_store_is_connected_anew_leaves_no_hold(
+    valkey: StoreServer, tmp_path: Path
+) -> None:
+    decided = decision([{**HUNDRED, "limit": 100_000}, EIGHT | {"limit": 100}], max_tokens=1)
+
+    async def enter() -> None:
+        async with at.admissions.admit(decided, exchange(decided)):
+            await asyncio.sleep(10)
+
+    async with worker(valkey.url, tmp_path) as at:
+        await break_connection(at, valkey)
+        tasks = [asyncio.create_task(enter()) for _ in range(60)]
+        for task in tasks:
+            await asyncio.sleep(0)
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    with valkey.client() as client:
+        assert (held(client), client.exists(KEYS.leases)) == (0, 0)
+
+
+async def test_who_is_refused_while_the_store_is_connected_anew_leaves_no_hold(
+    valkey: StoreServer, tmp_path: Path
+) -> None:
+    async with worker(valkey.url, tmp_path) as at:
+        await go(at, decision([HUNDRED, EIGHT]), Usage(50, 50))
+        await break_connection(at, valkey)
+        await refusal(at, decision([HUNDRED, EIGHT], temperature=0))  # admitted for a hit only, and there is none
+    with valkey.client() as client:
+        assert (held(client), client.exists(KEYS.leases)) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("is_sent_upstream", "upstream_status", "charged"),
+    [
+        pytest.param(False, None, (0, "none"), id="while its upstream was being connected: nothing"),
+        pytest.param(True, None, (46, "worst_case"), id="once its request was written: what it held"),
+        pytest.param(True, 500, (0, "none"), id="with an error on its way: nothing"),
+    ],
+)
+async def test_what_a_client_pays_that_left_before_its_answer_began(
+    valkey: StoreServer,
+    tmp_path: Path,
+    is_sent_upstream: bool,  # noqa: FBT001
+    upstream_status: int | None,
+    charged: tuple[int, str],
+) -> None:
+    decided = decision([HUNDRED], max_tokens=20)
+    told = exchange(decided)
+    async with worker(valkey.url, tmp_path) as at, at.admissions.admit(decided, told):
+        told.attempts, told.outcome = 1, Outcome.CLIENT_LEFT
+        told.is_sent_upstream, told.upstream_status = is_sent_upstream, upstream_status
+    assert told.charged is not None
+    assert (told.charged.tokens, told.charged.known) == charged
 
 
 async def test_a_settlement_survives_being_cancelled_twice(valkey: StoreServer, tmp_path: Path) -> None:
@@ -426,7 +547,8 @@ async def test_a_hold_whose_owner_died_is_booked_at_its_worst_case_and_the_truth
         told = exchange(decided)
         admission = dying.admissions.admit(decided, told)
         await admission.__aenter__()
-        dying.admissions._upkeep._tasks[0].cancel()  # noqa: SLF001  it renews no more, as if it were dead
+        for task in dying.admissions._upkeep._tasks:  # noqa: SLF001  it renews no more, as if it were dead
+            task.cancel()
         async with worker(valkey.url, tmp_path / "b", lease_seconds=0.3) as other:
             await eventually(lambda: other.metrics.reservations_expired_total.value == 1)
         with valkey.client() as client:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from fake_upstream import FakeUpstream
     from stores import StoreServer
 
+    from proxy.config import Configuration
+
 __all__ = ["fake_upstream", "up"]
 
 ASKED = {"model": "m", "prompt": "hello", "temperature": 0, "max_tokens": 4}
@@ -49,6 +51,19 @@ async def test_the_dialects_are_one_request_and_share_an_entry(
     assert again.header("cache-status").startswith("tidegate;hit")
     assert again.body == first.body
     assert [request.json()["model"] for request in up.served] == ["m"]
+
+
+async def test_a_hit_says_no_longer_life_than_its_entry_has(
+    up: FakeUpstream, valkey: StoreServer, tmp_path: Path
+) -> None:
+    def caching(ttl: str) -> Configuration:
+        return configuration(up.url, tmp_path / ttl, policies={"default": {"cache": {"ttl": ttl}}})
+
+    async with whole_gateway(caching("5m"), valkey.url) as whole:
+        await whole.ask("POST", "/v1/completions", ASKED)
+    async with whole_gateway(caching("7d"), valkey.url) as whole:
+        hit, _ = await whole.ask("POST", "/v1/completions", ASKED)
+    assert 0 < int(hit.header("cache-status").removeprefix("tidegate;hit;ttl=")) <= 300
 
 
 async def test_who_asks_is_known_before_the_body_is_read(valkey: StoreServer, tmp_path: Path) -> None:
@@ -111,6 +126,7 @@ async def test_every_finished_request_of_a_known_key_leaves_one_record(
     async with whole_gateway(configuration(up.url, tmp_path), valkey.url) as whole:
         answer, _ = await whole.ask("POST", "/v1/completions", body)
     [record] = records(valkey)
+    assert record["configuration_version"] == whole.gateway.snapshot.version != ""
     assert answer.status == status
     assert (record["owner"], record["status"], record["outcome"]) == ("alice", status, outcome)
     assert record["request_id"] == answer.header("x-request-id")

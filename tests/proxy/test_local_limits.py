@@ -90,6 +90,15 @@ def test_a_store_that_is_back_counts_alone() -> None:
     assert local.level(taking[0], NOW).spent == 0
 
 
+def test_what_was_counted_elsewhere_stays_when_the_store_is_heard_of_one_count() -> None:
+    local = LocalLimits(workers=1, held_here=lambda _key: 0)
+    two = {**FIVE, "limit": 2}
+    assert admitted(local, two) == 2
+    for _ in range(4):
+        local.see(counts(TOKENS), [Level(at=NOW)])
+        assert admitted(local, two) == 0
+
+
 def test_memory_is_bounded() -> None:
     local = LocalLimits(workers=1, held_here=lambda _key: 0)
     bound = counts(FIVE)[0].bound

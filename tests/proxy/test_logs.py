@@ -34,6 +34,7 @@ def test_a_request_is_one_line_with_the_names_of_the_usage_record() -> None:
     [line] = logged(
         "exchange.principal = Principal(organization='o', project='p', owner='alice', key='k')\n"
         "exchange.first_byte = 10.25\n"
+        "exchange.answer.content_events = 1\n"
         "logs.log_exchange(exchange, Charged(input_tokens=3, output_tokens=4, cost_microdollars=11, known='reported'))"
     )
     assert line.pop("time").endswith("Z")

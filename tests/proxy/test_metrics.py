@@ -24,10 +24,12 @@ KEYED = Keyed(key="00", ttl_seconds=60)
 LINE = re.compile(r'^(#.*|[a-zA-Z_:][\w:]*(\{([a-zA-Z_]\w*="(\\.|[^"\\\n])*",?)*\})? \S+)?$')
 
 
-def make_decision(cache: Keyed | Bypass = KEYED, adjustments: tuple[Adjustment, ...] = ()) -> Decision:
+def make_decision(
+    cache: Keyed | Bypass = KEYED, adjustments: tuple[Adjustment, ...] = (), advisories: tuple[str, ...] = ()
+) -> Decision:
     """Return as much of a decision as is told of one."""
-    model = SimpleNamespace(name="m")
-    return cast("Decision", SimpleNamespace(model=model, cache=cache, adjustments=adjustments))
+    told = {"model": SimpleNamespace(name="m"), "cache": cache, "adjustments": adjustments, "advisories": advisories}
+    return cast("Decision", SimpleNamespace(**told))
 
 
 def make_exchange(**facts: Any) -> Exchange:  # noqa: ANN401  any of an exchange's facts
@@ -124,8 +126,13 @@ COUNTED = {
             'adjustments_total{parameter="best_of",rule="clamp"}': 1,
         },
     ),
+    "an advisory is counted by its name": (
+        make_exchange(decision=make_decision(advisories=("prompt-ends-in-space",))),
+        None,
+        {'advisories_total{advisory="prompt-ends-in-space"}': 1},
+    ),
     "a stream's first byte and the gaps after it are measured": (
-        make_exchange(first_byte=10.25, answer=Observed(token_gaps=[0.125, 0.25])),
+        make_exchange(first_byte=10.25, answer=Observed(content_events=3, token_gaps=[0.125, 0.25])),
         None,
         {
             'time_to_first_token_seconds_sum{model="m",route="/v1/completions"}': 0.25,
@@ -134,6 +141,20 @@ COUNTED = {
         },
     ),
 }
+
+
+@pytest.mark.parametrize(
+    "exchange",
+    [
+        pytest.param(make_exchange(first_byte=10.25), id="a whole answer"),
+        pytest.param(make_exchange(first_byte=10.25, cache=CacheResult.HIT), id="a hit"),
+        pytest.param(make_exchange(answer=Observed(content_events=3)), id="a stream that never began"),
+    ],
+)
+def test_only_streams_have_a_first_token(exchange: Exchange) -> None:
+    metrics = Metrics()
+    metrics.observe(exchange, None)
+    assert metrics.snapshot()["time_to_first_token_seconds"] == []
 
 
 @pytest.mark.parametrize(("exchange", "charged", "expected"), COUNTED.values(), ids=COUNTED.keys())
@@ -158,7 +179,8 @@ def test_a_refusal_before_the_look_up_is_no_verdict_of_the_cache() -> None:
 
 def test_the_same_page_is_written_for_the_same_counts() -> None:
     metrics = Metrics()
-    metrics.observe(make_exchange(first_byte=10.25), Charged(input_tokens=3, output_tokens=4, cost_microdollars=11))
+    streamed = make_exchange(first_byte=10.25, answer=Observed(content_events=4))
+    metrics.observe(streamed, Charged(input_tokens=3, output_tokens=4, cost_microdollars=11))
     metrics.store_errors_total.labels("state").inc()
     metrics.worker_up.labels("0").set(1)
     assert page(metrics) == GOLDEN.read_text()

@@ -34,6 +34,7 @@ def finished(fields: dict[str, Any] | None = None, **options: Any) -> Exchange: 
     exchange.attempts = 2
     exchange.answer.model = "m-2026"
     exchange.first_byte = STARTED + 0.125
+    exchange.answer.content_events = 1
     exchange.ended = STARTED + 1.5
     return exchange
 

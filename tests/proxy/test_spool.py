@@ -5,8 +5,9 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -16,7 +17,7 @@ from proxy.spool import Spool, SpooledRecord
 from proxy.store.connection import CommandRefused
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 ROOT = Path(__file__).parents[2]
 
@@ -26,20 +27,35 @@ def cut_the_end(directory: Path, size: int) -> None:
     os.truncate(path, path.stat().st_size - size)
 
 
+def insert_a_line(directory: Path, line: bytes) -> None:
+    path = next(directory.glob("*.spool"))
+    before, after = path.read_bytes().splitlines()
+    path.write_bytes(b"\n".join([before, line, after, b""]))
+
+
 class Receiver:
     """Takes what is told, until it is told to fail at some payload."""
 
     def __init__(self, fails: dict[str, BaseException] | None = None) -> None:
         """Say at which payload what goes wrong."""
         self.told: list[SpooledRecord] = []
+        self.batches: list[int] = []
         self.fails = fails or {}
 
-    async def __call__(self, record: SpooledRecord) -> None:
-        """Take one record."""
+    async def __call__(self, records: Sequence[SpooledRecord]) -> list[BaseException | None]:
+        """Take records, those behind one that fails not."""
         await asyncio.sleep(0)
-        if record.payload in self.fails:
-            raise self.fails[record.payload]
-        self.told.append(record)
+        self.batches.append(len(records))
+        failures: list[BaseException | None] = []
+        for record in records:
+            failures.append(failure := self.fails.get(record.payload))
+            if failure is None:
+                self.told.append(record)
+            elif isinstance(failure, asyncio.CancelledError):
+                raise failure
+            elif not isinstance(failure, CommandRefused):
+                break
+        return failures
 
     @property
     def payloads(self) -> list[str]:
@@ -63,6 +79,7 @@ async def test_records_are_told_in_order_once_and_then_gone(spool: Spool, tmp_pa
     assert await spool.deliver(receiver) == 0
     assert receiver.payloads == [f"{number}" for number in range(200)]
     assert len(spool) == 0
+    assert receiver.batches == [64, 64, 64, 8]
     assert list((tmp_path / "spool").iterdir()) == []
 
 
@@ -99,11 +116,12 @@ async def test_delivery_ends_where_the_store_is_away_and_goes_on_there(spool: Sp
 async def test_what_comes_during_delivery_is_told_in_the_same_one(spool: Spool) -> None:
     told: list[str] = []
 
-    async def tell(record: SpooledRecord) -> None:
-        told.append(record.payload)
+    async def tell(records: Sequence[SpooledRecord]) -> list[None]:
+        told.extend(record.payload for record in records)
         if len(told) < 5:
             spool.append("settle", f"{len(told)}")
         assert await spool.deliver(tell) == 0  # no second delivery beside this one
+        return [None] * len(records)
 
     spool.append("settle", "0")
     assert await spool.deliver(tell) == 5
@@ -118,6 +136,86 @@ async def test_a_record_that_is_refused_for_good_is_set_aside(spool: Spool, tmp_
     assert receiver.payloads == ["good", "better"]
     aside = (tmp_path / "spool" / "refused.jsonl").read_text().splitlines()
     assert [json.loads(line)["payload"] for line in aside] == ["bad"]
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        pytest.param(b"-no json", id="no JSON"),
+        pytest.param(b'-{"id":1}', id="another record"),
+        pytest.param(b"-\xff\x00", id="no text"),
+        pytest.param(b"", id="nothing"),
+    ],
+)
+async def test_a_line_that_cannot_be_read_is_set_aside(tmp_path: Path, odd: bytes) -> None:
+    first = Spool(tmp_path, 0)
+    first.append("settle", "before")
+    first.append("settle", "after")
+    first.close()
+    insert_a_line(tmp_path, odd)
+    spool = Spool(tmp_path, 0)
+    receiver = Receiver()
+    await spool.deliver(receiver)
+    assert (receiver.payloads, len(spool)) == (["before", "after"], 0)
+    assert (tmp_path / "refused.jsonl").read_bytes() == odd.removeprefix(b"-") + b"\n"
+
+
+async def test_what_is_told_again_after_a_crash_begins_behind_what_was_marked(tmp_path: Path) -> None:
+    first = Spool(tmp_path, 0)
+    for number in range(150):
+        first.append("settle", f"{number}")
+    with pytest.raises(StoreUnavailable):
+        await first.deliver(Receiver({"100": StoreUnavailable("away")}))
+    first.close()
+    second = Spool(tmp_path, 0)
+    receiver = Receiver()
+    assert (len(second), await second.deliver(receiver)) == (50, 50)
+    assert receiver.payloads == [f"{number}" for number in range(100, 150)]
+
+
+async def test_what_others_left_is_looked_through_beside_the_event_loop(
+    spool: Spool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = Spool(tmp_path / "spool", 1)
+    left.append("settle", "left")
+    left.close()
+    learn, threads = spooling._SpoolFile._learn, []  # noqa: SLF001  where the work is done is what is tested
+
+    def note_thread(file: Any) -> None:  # noqa: ANN401  a private class
+        threads.append(threading.current_thread())
+        learn(file)
+
+    monkeypatch.setattr(spooling._SpoolFile, "_learn", note_thread)  # noqa: SLF001
+    assert await spool.deliver(Receiver()) == 1
+    assert len(threads) == 1
+    assert threads[0] is not threading.main_thread()
+
+
+async def test_files_that_were_adopted_for_somebody_who_left_are_told_by_the_next(spool: Spool, tmp_path: Path) -> None:
+    left = Spool(tmp_path / "spool", 1)
+    left.append("settle", "left")
+    left.close()
+    receiver = Receiver()
+    leaving = asyncio.create_task(spool.deliver(receiver))
+    await asyncio.sleep(0)
+    leaving.cancel()
+    await asyncio.wait([leaving])
+    assert (leaving.cancelled(), await spool.deliver(receiver)) == (True, 1)
+
+
+async def test_a_file_that_is_being_made_is_nobody_elses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = Spool(tmp_path, 0), Spool(tmp_path, 1)
+    lock = spooling.fcntl.flock
+    adopted: list[int] = []
+
+    def look_before_locking(descriptor: int, how: int) -> None:
+        monkeypatch.undo()
+        adopted.append(len(spooling._adopt_files(tmp_path, frozenset())))  # noqa: SLF001  as another worker would
+        lock(descriptor, how)
+
+    monkeypatch.setattr(spooling.fcntl, "flock", look_before_locking)
+    first.append("settle", "mine")
+    assert (adopted, len(first), len(second)) == ([0], 1, 0)
 
 
 async def test_what_a_worker_left_is_told_by_the_next_before_its_own(tmp_path: Path) -> None:
@@ -162,7 +260,7 @@ async def test_records_outlive_a_worker_that_is_killed(tmp_path: Path) -> None:
     assert receiver.payloads == [f"{number}" for number in range(100)]
 
 
-async def test_a_record_that_was_under_way_at_a_crash_keeps_its_id(tmp_path: Path) -> None:
+async def test_records_that_were_under_way_at_a_crash_are_told_again_with_their_ids(tmp_path: Path) -> None:
     first = Spool(tmp_path, 0)
     kept = [first.append("settle", payload) for payload in ("a", "b")]
     receiver = Receiver({"b": asyncio.CancelledError()})  # as a crash would end it
@@ -172,7 +270,7 @@ async def test_a_record_that_was_under_way_at_a_crash_keeps_its_id(tmp_path: Pat
     receiver.fails.clear()
     second = Spool(tmp_path, 0)
     await second.deliver(receiver)
-    assert receiver.told == kept
+    assert receiver.told[-2:] == kept
 
 
 @pytest.mark.parametrize("cut", range(1, 40, 6))

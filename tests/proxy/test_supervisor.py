@@ -77,6 +77,7 @@ def test_a_gateway_that_is_up_is_ready_and_says_so_in_one_line(shared: Gateway) 
     assert metric(shared, 'worker_up{worker="0"}') == 1
     assert metric(shared, 'worker_up{worker="1"}') == 1
     assert metric(shared, 'store_up{store="state"}') == 1
+    assert metric(shared, 'store_up{store="cache_state"}') == 1
 
 
 def test_every_worker_serves_the_shared_port_and_one_page_counts_them_all(shared: Gateway) -> None:
@@ -118,6 +119,15 @@ def test_readiness_follows_the_state_store(tmp_path: Path, own_valkey_on_tcp: An
         assert status(gateway, "/healthz") == 200
         assert metric(gateway, 'store_up{store="state"}') == 0
         assert call(gateway.base_url, "GET", "/v1/models", bearer("alice")).status == 200
+
+
+def test_a_cache_that_is_away_is_told_and_keeps_nobody_out(tmp_path: Path, own_valkey_on_tcp: Any) -> None:  # noqa: ANN401  see stores
+    made = settings(NOWHERE, users={"alice": {}}, cache_state=own_valkey_on_tcp.url)
+    with Gateway(tmp_path, made) as gateway:
+        own_valkey_on_tcp.kill()
+        assert eventually(lambda: metric(gateway, 'store_up{store="cache_state"}') == 0)
+        assert metric(gateway, 'store_up{store="state"}') == 1
+        assert status(gateway, "/readyz") == 200
 
 
 def test_a_gateway_starts_while_its_store_is_away(tmp_path: Path) -> None:
@@ -201,6 +211,29 @@ def test_a_store_that_evicts_is_refused(tmp_path: Path, own_valkey_on_tcp: Any) 
     made = settings(NOWHERE, users={"alice": {}}, state=own_valkey_on_tcp.url)
     with pytest.raises(CommandFailed, match=r"exit status 2\n+.*maxmemory-policy allkeys-lru"), Gateway(tmp_path, made):
         pass
+
+
+def test_a_store_that_evicts_once_it_is_there_is_told(tmp_path: Path, own_valkey_on_tcp: Any) -> None:  # noqa: ANN401  see stores
+    own_valkey_on_tcp.kill()
+    with Gateway(tmp_path, settings(NOWHERE, users={"alice": {}}, state=own_valkey_on_tcp.url)) as gateway:
+        own_valkey_on_tcp.start()
+        assert eventually(lambda: metric(gateway, 'store_evicts{store="state"}') == 0)
+        with own_valkey_on_tcp.client() as client:
+            client.config_set("maxmemory-policy", "allkeys-lru")
+        assert eventually(lambda: metric(gateway, 'store_evicts{store="state"}') == 1)
+        assert gateway.log.count("maxmemory-policy allkeys-lru") == 1
+
+
+def test_a_worker_that_cannot_serve_ends_the_start_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "spool").write_text("a file where a folder should be")
+    with pytest.raises(CommandFailed) as failed, Gateway(tmp_path, settings(NOWHERE, users={"alice": {}})):
+        pass
+    said = [line for line in str(failed.value).splitlines() if line]
+    assert said[0] == "exit status 1"
+    assert [line for line in said[1:] if not line.startswith("{")] == [
+        "tidegate: the workers do not start; the log above says why"
+    ]
 
 
 def test_without_an_admin_key_one_is_made_and_works(tmp_path: Path) -> None:

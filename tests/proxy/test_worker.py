@@ -8,9 +8,12 @@ import json
 import signal
 import socket
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from fake_upstream import ev, sse_reply, tchunk
+from sending import fake_upstream, up
+from whole import KEY, configuration
 
 from proxy.channel import Begin, Channel, Count, Counted, Drain, Message, Ready
 from proxy.config import Address, Configuration
@@ -22,8 +25,18 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
+    from fake_upstream import FakeUpstream
+
+__all__ = ["fake_upstream", "up"]
+
 PATIENCE_SECONDS = 20
 NOWHERE = "redis://127.0.0.1:9/0"
+STREAM = b'{"model": "m", "prompt": "x", "stream": true}'
+POST = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nContent-Length: %d\r\n\r\n%s" % (
+    KEY.encode(),
+    len(STREAM),
+    STREAM,
+)
 
 
 @dataclass
@@ -65,9 +78,8 @@ async def worker() -> AsyncIterator[Started]:
         await process.communicate()
 
 
-async def begin(worker: Started, folder: Path) -> None:
-    configuration = Configuration(data_dir=folder).resolved_json().encode()
-    await worker.channel.send(Begin(3, configuration, NOWHERE, NOWHERE))
+async def begin(worker: Started, configuration: Configuration) -> None:
+    await worker.channel.send(Begin(3, configuration.resolved_json().encode(), NOWHERE, NOWHERE))
     await worker.hear(Ready)
 
 
@@ -82,7 +94,7 @@ async def request(worker: Started) -> bytes:
 
 
 async def test_a_worker_serves_its_socket_and_tells_what_it_counted(worker: Started, tmp_path: Path) -> None:
-    await begin(worker, tmp_path)
+    await begin(worker, Configuration(data_dir=tmp_path))
     assert await request(worker) == b"HTTP/1.1 404 Not Found"
     await worker.channel.send(Count(7))
     while (counted := await worker.hear(Counted)) and isinstance(counted, Counted) and counted.turn != 7:
@@ -94,7 +106,7 @@ async def test_a_worker_serves_its_socket_and_tells_what_it_counted(worker: Star
 
 
 async def test_a_drained_worker_ends_with_its_last_count(worker: Started, tmp_path: Path) -> None:
-    await begin(worker, tmp_path)
+    await begin(worker, Configuration(data_dir=tmp_path))
     await request(worker)
     await worker.channel.send(Drain())
     told = [message async for message in until_end(worker.channel)]
@@ -109,22 +121,45 @@ async def until_end(channel: Channel) -> AsyncIterator[Message]:
 
 
 async def test_sigterm_drains(worker: Started, tmp_path: Path) -> None:
-    await begin(worker, tmp_path)
+    await begin(worker, Configuration(data_dir=tmp_path))
     worker.process.send_signal(signal.SIGTERM)
     assert (await worker.end())[0] == 0
 
 
 async def test_the_terminals_interrupt_is_not_for_workers(worker: Started, tmp_path: Path) -> None:
-    await begin(worker, tmp_path)
+    await begin(worker, Configuration(data_dir=tmp_path))
     worker.process.send_signal(signal.SIGINT)
     assert await request(worker) == b"HTTP/1.1 404 Not Found"
 
 
 async def test_without_its_supervisor_a_worker_ends(worker: Started, tmp_path: Path) -> None:
-    await begin(worker, tmp_path)
+    await begin(worker, Configuration(data_dir=tmp_path))
     await worker.channel.close()
     _, log = await worker.end()
     assert "the supervisor is gone" in log
+
+
+async def test_a_worker_that_does_not_understand_its_supervisor_ends(worker: Started, tmp_path: Path) -> None:
+    babble: Any = "no message"
+    await begin(worker, Configuration(data_dir=tmp_path))
+    await worker.channel.send(babble)
+    _, log = await worker.end()
+    assert "cannot be understood" in log
+
+
+async def test_what_is_under_way_when_the_supervisor_dies_is_written_down(
+    worker: Started, up: FakeUpstream, tmp_path: Path
+) -> None:
+    up.script(sse_reply([ev(tchunk("a")), 3600.0]))
+    await begin(worker, configuration(up.url, tmp_path, drain_timeout="1h"))
+    reader, writer = await asyncio.open_connection(*worker.sock.getsockname())
+    writer.write(POST)
+    await asyncio.wait_for(reader.readuntil(b'"a"'), PATIENCE_SECONDS)
+    await worker.channel.close()
+    await worker.end()
+    [kept] = (tmp_path / "spool").glob("*.spool")
+    assert b"draining" in kept.read_bytes()
+    writer.close()
 
 
 async def test_a_worker_whose_supervisor_dies_before_it_began_ends_quietly(worker: Started) -> None:

@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from structlog.testing import capture_logs
 
+from proxy import workers as supervised
 from proxy.channel import Begin
 from proxy.config import Address
 from proxy.listening import listening
 from proxy.metrics import Metrics, Snapshot, add_up
-from proxy.workers import Workers, WorkersFailed
+from proxy.workers import FAILURES_AT_START, Workers, WorkersFailed
 
 if TYPE_CHECKING:
     import socket
@@ -45,9 +47,11 @@ def one_port() -> Iterator[list[socket.socket]]:
     yield from listen(1)
 
 
-def make_workers(ports: list[socket.socket], manner: str = "serve") -> Workers:
+def make_workers(
+    ports: list[socket.socket], manner: str = "serve", *, metrics: Metrics | None = None, python: str = sys.executable
+) -> Workers:
     begins = [Begin(number, b"{}", "unix:///nowhere", "unix:///nowhere") for number in range(len(ports))]
-    return Workers(begins, ports, Metrics(), (sys.executable, "-c", ENTRY, str(ROOT), str(STAND_IN), manner))
+    return Workers(begins, ports, metrics or Metrics(), (python, "-c", ENTRY, str(ROOT), str(STAND_IN), manner))
 
 
 def running(pids: set[int]) -> set[int]:
@@ -116,6 +120,41 @@ async def test_a_dead_workers_counters_are_told_while_it_is_away(one_port: list[
         assert "open_streams" not in add_up(snapshots)
 
 
+async def meet_another(ports: list[socket.socket], than: int) -> int:
+    """Ask until another worker than this one answers."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while (pid := await ask(ports)) == than:
+            pass
+    return pid
+
+
+async def test_a_worker_that_hangs_is_killed_and_started_again(
+    one_port: list[socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    metrics = Metrics()
+    async with make_workers(one_port, metrics=metrics) as workers:
+        await workers.wait_ready()
+        monkeypatch.setattr(supervised, "SILENCE_SECONDS", 0.1)
+        victim = await ask(one_port)  # tells once more, and from then on nothing
+        os.kill(victim, signal.SIGSTOP)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while running({victim}):  # noqa: ASYNC110  the kernel tells nobody but the supervisor
+                await asyncio.sleep(0)
+        monkeypatch.undo()
+        assert await meet_another(one_port, victim)
+        assert metrics.worker_restarts_total.labels("0").value >= 1
+
+
+async def test_a_worker_that_cannot_be_understood_is_told_and_started_again(one_port: list[socket.socket]) -> None:
+    metrics = Metrics()
+    async with make_workers(one_port, "babble", metrics=metrics) as workers:
+        await workers.wait_ready()
+        victim = await ask(one_port)
+        await workers.snapshots()
+        assert await meet_another(one_port, victim)
+        assert metrics.unhandled_errors_total.labels("worker").value >= 1
+
+
 async def test_draining_ends_every_worker_and_none_is_started_again(ports: list[socket.socket]) -> None:
     async with make_workers(ports) as workers:
         await workers.wait_ready()
@@ -141,6 +180,15 @@ async def test_leaving_the_context_kills_the_workers(ports: list[socket.socket])
         await workers.wait_ready()
         pids = await meet_all(ports, 2)
     assert not running(pids)
+
+
+async def test_workers_that_cannot_be_started_end_the_start(ports: list[socket.socket]) -> None:
+    metrics = Metrics()
+    async with make_workers(ports, metrics=metrics, python="/nowhere/python") as workers:
+        with capture_logs() as logged, pytest.raises(WorkersFailed, match="log"):
+            await asyncio.wait_for(workers.wait_ready(), PATIENCE_SECONDS)
+    assert metrics.unhandled_errors_total.labels("worker").value >= FAILURES_AT_START
+    assert any(line.get("exc_info") for line in logged)
 
 
 async def test_workers_that_die_at_once_end_the_start(ports: list[socket.socket]) -> None:

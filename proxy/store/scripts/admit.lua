@@ -27,47 +27,9 @@
 --   'late' (after the deadline), 'moved' (not within a calendar window), 'ended' (settled or released before);
 --   'late', 'moved' and 'ended' come without levels.
 
-local MAX_LEVEL = 4503599627370496
+-- include _level
+
 local FIRST_LIMIT, FIRST_ARGUMENT, PER_LIMIT = 3, 9, 7
-
-local function text(number)
-  return string.format('%.0f', number)
-end
-
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
-
--- [level]
-local function load(key, amount, period)
-  local kept = redis.call('HMGET', key, 'spent', 'carry', 'at', 'held')
-  local carry = math.min(tonumber(kept[2] or 0), period - 1)
-  local elapsed = math.max(0, now - tonumber(kept[3] or now))
-  local spent = math.min(tonumber(kept[1] or 0) * period, MAX_LEVEL)
-  return {
-    key = key, amount = amount, period = period,
-    scaled = math.max(0, spent - carry - elapsed * amount), held = tonumber(kept[4] or 0),
-  }
-end
-
-local function spent_and_carry(level)
-  local spent = math.ceil(level.scaled / level.period)
-  return spent, spent * level.period - level.scaled
-end
-
-local function save(level, grace, ends)
-  local spent, carry = spent_and_carry(level)
-  redis.call('HSET', level.key, 'spent', text(spent), 'carry', text(carry), 'at', text(now), 'held', text(level.held))
-  if ends > 0 then
-    redis.call('PEXPIREAT', level.key, text(ends))
-  else
-    local refilled = 0
-    if level.amount > 0 then
-      refilled = math.ceil((level.scaled + level.held * level.period) / level.amount)
-    end
-    redis.call('PEXPIRE', level.key, text(refilled + grace))
-  end
-end
--- [/level]
 
 local grace = tonumber(ARGV[5])
 local hits = ARGV[6]
@@ -86,20 +48,9 @@ for index = FIRST_LIMIT, #KEYS do
   limits[#limits + 1] = level
 end
 
-local function answer(verdict)
-  local reply = { verdict, now }
-  for _, level in ipairs(limits) do
-    local spent, carry = spent_and_carry(level)
-    reply[#reply + 1] = spent
-    reply[#reply + 1] = carry
-    reply[#reply + 1] = level.held
-  end
-  return reply
-end
-
 local before = redis.call('HMGET', KEYS[1], 'state', 'verdict')
 if before[1] == 'held' then
-  return answer(before[2])
+  return reply(before[2], limits)
 elseif before[1] then
   return { 'ended', now }
 elseif now > tonumber(ARGV[2]) then
@@ -118,7 +69,7 @@ for _, level in ipairs(limits) do
     if hits == 'maybe' and level.how == 'miss' then
       verdict = 'hit'
     else
-      return answer('refused')
+      return reply('refused', limits)
     end
   end
 end
@@ -143,4 +94,4 @@ redis.call('HSET', KEYS[1], 'state', 'held', 'verdict', verdict, 'at', text(now)
 redis.call('PEXPIRE', KEYS[1], ARGV[4])
 redis.call('ZADD', KEYS[2], text(now + tonumber(ARGV[3])), ARGV[1])
 redis.call('PEXPIRE', KEYS[2], ARGV[4])
-return answer(verdict)
+return reply(verdict, limits)

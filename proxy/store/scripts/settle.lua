@@ -15,6 +15,7 @@
 -- ARGV[4]  usage record (JSON); empty for none
 -- ARGV[5]  life of a limit's key beyond its refilling (ms)
 -- ARGV[6]  how long ago the request ended (ms): what it took has been refilling since
+-- ARGV[7]  of a truth without a hold or tombstone: 'book' it, or 'skip' its limits, as it may have been booked before
 -- then four for each limit, in the order of KEYS[4…]:
 --   amount, period             the tank: `amount` comes back every `period` ms
 --   taken                      what the request takes in all; of an orphan not more than it held; not read for
@@ -25,50 +26,14 @@
 --   'settled', 'corrected' (the truth after an orphan's worst case), 'orphaned', 'released',
 --   'alive' (an orphan whose lease is not over), 'absent' (an orphan without a hold),
 --   'ended' (it had ended before: nothing is done)
--- A truth without a hold is booked all the same: the admission was made while the store was away. The record of a
--- request that was released, since it was refused after all, is kept too.
+-- A truth without a hold is booked all the same: the admission was made while the store was away. Where it may have
+-- been booked so long ago that its tombstone is gone, only its record is left: whoever reads records takes each
+-- request once, limits could not. The record of a request that was released, since it was refused after all, is kept
+-- too.
 
-local MAX_LEVEL = 4503599627370496
-local FIRST_LIMIT, FIRST_ARGUMENT, PER_LIMIT = 4, 7, 4
+-- include _level
 
-local function text(number)
-  return string.format('%.0f', number)
-end
-
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
-
--- [level]
-local function load(key, amount, period)
-  local kept = redis.call('HMGET', key, 'spent', 'carry', 'at', 'held')
-  local carry = math.min(tonumber(kept[2] or 0), period - 1)
-  local elapsed = math.max(0, now - tonumber(kept[3] or now))
-  local spent = math.min(tonumber(kept[1] or 0) * period, MAX_LEVEL)
-  return {
-    key = key, amount = amount, period = period,
-    scaled = math.max(0, spent - carry - elapsed * amount), held = tonumber(kept[4] or 0),
-  }
-end
-
-local function spent_and_carry(level)
-  local spent = math.ceil(level.scaled / level.period)
-  return spent, spent * level.period - level.scaled
-end
-
-local function save(level, grace, ends)
-  local spent, carry = spent_and_carry(level)
-  redis.call('HSET', level.key, 'spent', text(spent), 'carry', text(carry), 'at', text(now), 'held', text(level.held))
-  if ends > 0 then
-    redis.call('PEXPIREAT', level.key, text(ends))
-  else
-    local refilled = 0
-    if level.amount > 0 then
-      refilled = math.ceil((level.scaled + level.held * level.period) / level.amount)
-    end
-    redis.call('PEXPIRE', level.key, text(refilled + grace))
-  end
-end
--- [/level]
+local FIRST_LIMIT, FIRST_ARGUMENT, PER_LIMIT = 4, 8, 4
 
 local id, how, grace, age = ARGV[1], ARGV[2], tonumber(ARGV[5]), tonumber(ARGV[6])
 local limits = {}
@@ -80,30 +45,19 @@ for index = FIRST_LIMIT, #KEYS do
   limits[#limits + 1] = level
 end
 
-local function answer(happened)
-  local reply = { happened, now }
-  for _, level in ipairs(limits) do
-    local spent, carry = spent_and_carry(level)
-    reply[#reply + 1] = spent
-    reply[#reply + 1] = carry
-    reply[#reply + 1] = level.held
-  end
-  return reply
-end
-
 local hold = redis.call('HMGET', KEYS[1], 'state', 'at', 'held', 'spent', 'booked')
 local state, since = hold[1], tonumber(hold[2] or now)
 
 if how == 'orphan' then
   local lease = redis.call('ZSCORE', KEYS[2], id)
   if state == 'held' and lease and tonumber(lease) > now then
-    return answer('alive')
+    return reply('alive', limits)
   elseif state ~= 'held' then
     redis.call('ZREM', KEYS[2], id)
-    return answer(state and 'ended' or 'absent')
+    return reply(state and 'ended' or 'absent', limits)
   end
 elseif state == 'settled' or (how == 'release' and state and state ~= 'held') then
-  return answer('ended')
+  return reply('ended', limits)
 end
 
 local function numbers(line)
@@ -122,6 +76,7 @@ elseif state == 'orphaned' then
   spent = numbers(hold[5])
 end
 
+local is_doubtful = how == 'settle' and not state and ARGV[7] == 'skip'
 local booked = {}
 for index, level in ipairs(limits) do
   local has = spent[index] or 0
@@ -132,7 +87,7 @@ for index, level in ipairs(limits) do
     takes = math.min(takes, has + (held[index] or 0)) -- who was admitted for a hit only held no tokens
   end
   booked[index] = text(takes)
-  if level.ends == 0 or now < level.ends then
+  if not is_doubtful and (level.ends == 0 or now < level.ends) then
     level.held = math.max(0, level.held - (held[index] or 0))
     if takes >= has then
       local more = math.max(0, (takes - has) * level.period - age * level.amount)
@@ -159,6 +114,6 @@ if ARGV[4] ~= '' then
   redis.call('XADD', KEYS[3], '*', 'record', ARGV[4])
 end
 if state == 'orphaned' then
-  return answer('corrected')
+  return reply('corrected', limits)
 end
-return answer(ended[how])
+return reply(ended[how], limits)

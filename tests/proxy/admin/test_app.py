@@ -104,6 +104,12 @@ HOSTS = {
     "a name of somebody else's": ("evil.example", 421),
     "a name that ends like ours": ("evil-localhost", 421),
     "a name that begins like an address": ("127.0.0.1.evil.example", 421),
+    "an address with a port that is none": ("127.0.0.1:http", 421),
+    "an address that only introduces a name": ("127.0.0.1:1@evil", 421),
+    "an address of version six with a name behind it": ("[::1]evil", 421),
+    "an address of version four in brackets": ("[127.0.0.1]", 421),
+    "an address of version six without brackets": ("::1", 421),
+    "two hosts in one": ("localhost, evil.example", 421),
     "nothing": ("", 421),
 }
 

@@ -434,6 +434,33 @@ async def test_closing_does_not_wait_for_a_store_that_hangs(own_valkey: StoreSer
         await waiting
 
 
+async def test_being_available_begins_anew_with_each_connection(valkey: StoreServer) -> None:
+    async with opened(valkey.url) as store:
+        await eventually(lambda: store.available_seconds() > 0.05)
+        with valkey.client() as client:
+            client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+        await eventually(lambda: store.available_seconds() < 0.05)
+        await eventually(lambda: store.available_seconds() > 0)
+    assert store.available_seconds() == 0
+
+
+@pytest.mark.parametrize(
+    ("memory", "is_nearly_full"),
+    [
+        pytest.param("used_memory:81\r\nmaxmemory:100\r\nmaxmemory_policy:noeviction", True, id="above its mark"),
+        pytest.param("used_memory:80\r\nmaxmemory:100\r\nmaxmemory_policy:noeviction", False, id="at its mark"),
+        pytest.param("used_memory:81\r\nmaxmemory:0\r\nmaxmemory_policy:noeviction", False, id="without a bound"),
+        pytest.param("used_memory:99\r\nmaxmemory:100\r\nmaxmemory_policy:allkeys-lfu", False, id="evicting"),
+        pytest.param("# Memory", False, id="a server that does not say"),
+    ],
+)
+async def test_whether_a_server_is_nearly_full(memory: str, is_nearly_full: bool) -> None:  # noqa: FBT001
+    reply = b"$%d\r\n%s\r\n" % (len(memory), memory.encode())
+    async with ScriptedStore(lambda _: reply) as server, opened(server.url) as store:
+        await store.look_at_memory()
+        assert store.is_nearly_full is is_nearly_full
+
+
 async def test_durations_are_told_by_store(valkey: StoreServer) -> None:
     metrics = Metrics()
     async with opened(valkey.url, metrics) as store:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 import redis.asyncio
 from stores import eventually, server_binaries
+from structlog.testing import capture_logs
 
 from proxy.errors import StoreUnavailable
 from proxy.store import embedded
@@ -108,7 +109,18 @@ async def test_nobody_else_may_speak_to_it(tmp_path: Path) -> None:
         assert stat.S_IMODE((folder / "server.sock").stat().st_mode) == 0o600
 
 
-async def test_a_server_that_dies_is_started_again_at_the_same_address_with_its_data(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("steady_seconds", "pauses_seconds"),
+    [
+        pytest.param(3600.0, (0.01, 0.02), id="died early, twice"),
+        pytest.param(0.0, (0.01, 3600.0), id="died after a steady life"),
+    ],
+)
+async def test_a_server_that_dies_is_started_again_at_the_same_address_with_its_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steady_seconds: float, pauses_seconds: tuple[float, ...]
+) -> None:
+    monkeypatch.setattr(embedded, "STEADY_SECONDS", steady_seconds)
+    monkeypatch.setattr(embedded, "RESTART_PAUSES_SECONDS", pauses_seconds)
     async with EmbeddedStore(Purpose.STATE, tmp_path) as store:
         watching = asyncio.create_task(store.watch())
         url = store.url
@@ -128,6 +140,37 @@ async def test_a_server_that_dies_is_started_again_at_the_same_address_with_its_
             await watching
         pid = pid_of(store)
     assert not is_running(pid)
+
+
+async def test_a_server_that_cannot_be_started_for_a_while_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(embedded, "RESTART_PAUSES_SECONDS", (0.01,))
+    binary = tmp_path / "server"
+    binary.symlink_to(find_server_binary())
+    async with EmbeddedStore(Purpose.STATE, tmp_path, binary=binary) as store:
+        watching = asyncio.create_task(store.watch())
+        binary.rename(tmp_path / "away")
+        pid = pid_of(store)
+        with capture_logs() as logged:
+            os.kill(pid, signal.SIGKILL)
+            await eventually(lambda: any(line["event"] == "embedded store did not start" for line in logged))
+        (tmp_path / "away").rename(binary)
+        await eventually(lambda: store.pid not in (None, pid))
+        watching.cancel()
+
+
+@pytest.mark.parametrize(
+    ("binary", "said"),
+    [
+        pytest.param("nowhere/valkey-server", "No such file", id="a binary that is not there"),
+        pytest.param("taken", "Permission denied", id="a binary that is none"),
+    ],
+)
+async def test_a_server_that_cannot_be_started_is_told(tmp_path: Path, binary: str, said: str) -> None:
+    (tmp_path / "taken").write_text("")
+    with pytest.raises(StoreUnavailable, match=rf"state store cannot be started: .*{said}"):
+        await EmbeddedStore(Purpose.STATE, tmp_path, binary=tmp_path / binary).__aenter__()
 
 
 async def test_it_ends_with_a_gateway_that_is_killed_and_its_successor_waits_for_it(tmp_path: Path) -> None:

@@ -57,4 +57,8 @@ def test_raising_a_limit_does_not_begin_a_new_count() -> None:
 
 
 def test_entries_spread_over_all_slots() -> None:
-    assert "{" not in keys.entry("0af3")
+    assert "{" not in keys.entry("0af3", is_stream=False)
+
+
+def test_the_forms_of_an_answer_stand_apart() -> None:
+    assert keys.entry("0af3", is_stream=False) != keys.entry("0af3", is_stream=True)

@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import sys
+import time
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -164,6 +165,31 @@ async def test_a_store_that_dies_between_writing_and_removing_costs_no_record_an
         assert await drainer.drain() == 30
     assert waiting_in(own_valkey) == 0
     assert requests_in(path) == expected(30)
+
+
+async def test_a_drainer_stays_elected_while_its_disk_is_slow(
+    valkey: StoreServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append = UsageFile.append
+    lives: list[int] = []
+
+    def append_slowly(file: UsageFile, lines: list[bytes]) -> None:
+        with valkey.client() as client:
+            client.pexpire(KEYS.drainer, 50)
+            for _ in range(400):
+                if (life := client.pttl(KEYS.drainer)) > 50:
+                    lives.append(life)
+                    break
+                time.sleep(0.005)
+        append(file, lines)
+
+    monkeypatch.setattr(outbox, "RENEWAL_SECONDS", 0.01)
+    monkeypatch.setattr(UsageFile, "append", append_slowly)
+    fill(valkey, range(3))
+    async with opened(valkey) as store:
+        assert await Drainer(store, tmp_path / "usage.jsonl", KEYS).drain() == 3
+    assert len(lives) == 1
+    assert requests_in(tmp_path / "usage.jsonl") == expected(3)
 
 
 async def test_a_full_disk_keeps_the_records_in_the_outbox(

@@ -1,0 +1,60 @@
+-- What one limit is filled with: shared by the scripts that write `-- include _level` where they want it.
+--
+-- Promises: the arithmetic of `policies/windows.py`, in integers below 2^53. Not a script of its own: it reads no ARGV,
+-- and of the KEYS the including script names those that are loaded.
+--
+-- Returns nothing. Leaves MAX_LEVEL, `now`, the time of the store (ms), and these functions:
+--   text(number)                  writes a whole number with all its digits
+--   load(key, amount, period)     reads the level at a key as time has left it; `amount` comes back every `period` ms
+--   save(level, grace, ends)      writes it: it lives until all is refilled and `grace` ms more, or until `ends`
+--   reply(word, levels)           makes {word, now, then spent, carry, held for each level}
+
+local MAX_LEVEL = 4503599627370496
+
+local function text(number)
+  return string.format('%.0f', number)
+end
+
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+
+local function load(key, amount, period)
+  local kept = redis.call('HMGET', key, 'spent', 'carry', 'at', 'held')
+  local carry = math.min(tonumber(kept[2] or 0), period - 1)
+  local elapsed = math.max(0, now - tonumber(kept[3] or now))
+  local spent = math.min(tonumber(kept[1] or 0) * period, MAX_LEVEL)
+  return {
+    key = key, amount = amount, period = period,
+    scaled = math.max(0, spent - carry - elapsed * amount), held = tonumber(kept[4] or 0),
+  }
+end
+
+local function spent_and_carry(level)
+  local spent = math.ceil(level.scaled / level.period)
+  return spent, spent * level.period - level.scaled
+end
+
+local function save(level, grace, ends)
+  local spent, carry = spent_and_carry(level)
+  redis.call('HSET', level.key, 'spent', text(spent), 'carry', text(carry), 'at', text(now), 'held', text(level.held))
+  if ends > 0 then
+    redis.call('PEXPIREAT', level.key, text(ends))
+  else
+    local refilled = 0
+    if level.amount > 0 then
+      refilled = math.ceil((level.scaled + level.held * level.period) / level.amount)
+    end
+    redis.call('PEXPIRE', level.key, text(refilled + grace))
+  end
+end
+
+local function reply(word, levels)
+  local told = { word, now }
+  for _, level in ipairs(levels) do
+    local spent, carry = spent_and_carry(level)
+    told[#told + 1] = spent
+    told[#told + 1] = carry
+    told[#told + 1] = level.held
+  end
+  return told
+end
