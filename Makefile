@@ -10,20 +10,20 @@ test:
 	./test
 
 lint:
-	$(bin)/ruff format --check .
-	$(bin)/ruff check .
+	$(python) -m ruff format --check .
+	$(python) -m ruff check .
 	$(python) -m mypy
-	$(bin)/lint-imports
+	$(python) $(bin)/lint-imports
 	promtool check config --syntax-only deploy/prometheus.yml
 	promtool check rules deploy/alerts.yml
-	$(bin)/check-jsonschema --builtin-schema vendor.compose-spec docker-compose.yml
+	$(python) -m check_jsonschema --builtin-schema vendor.compose-spec docker-compose.yml
 	$(bin)/hadolint deploy/Dockerfile
 	shellcheck run test .ci/run deploy/environment.sh deploy/lock/update
 	rm -rf build && $(python) -m hatchling build -t wheel -d build >/dev/null && rm -rf build
 
 format:
-	$(bin)/ruff format .
-	$(bin)/ruff check --fix .
+	$(python) -m ruff format .
+	$(python) -m ruff check --fix .
 
 bench:
 	$(python) tests/benchmarks/bench_path.py

@@ -33,6 +33,8 @@ class Cause(Enum):
 
     UNREACHABLE = auto()
     """No connection: the request was not sent."""
+    STALE = auto()
+    """A connection that was kept from before was gone: the request was not read."""
     REFUSED = auto()
     """An answer came, with a status that may be better next time."""
     UNKNOWN = auto()
@@ -74,10 +76,13 @@ def is_retryable(status: int) -> bool:
 def after_failure(history: Sequence[Failed], candidates: int, jitter: float) -> Again | GiveUp:
     """Decide what follows the failed attempts so far (at least one); `jitter` is in [0, 1).
 
-    Candidates that were not tried come first and at once; then the one that is soonest ready again.
+    A candidate that a stale connection did not reach comes first, and at once; then those that were not tried; then
+    the one that is soonest ready again.
     """
     if history[-1].cause is Cause.UNKNOWN or len(history) >= MAX_ATTEMPTS:
         return GiveUp()
+    if history[-1].cause is Cause.STALE:
+        return Again(history[-1].candidate, 0)
     last = {failed.candidate: failed for failed in history}
     for candidate in range(candidates):
         if candidate not in last:

@@ -89,7 +89,7 @@ class _Attempt:
 
     __slots__ = ("_on_sent", "_sent", "protocol", "reuses")
 
-    def __init__(self, *, reuses: bool, on_sent: Callable[[], None]) -> None:
+    def __init__(self, *, reuses: bool, on_sent: Callable[[], None] | None) -> None:
         self.protocol: _Protocol | None = None
         self.reuses = reuses
         self._on_sent = on_sent
@@ -99,7 +99,8 @@ class _Attempt:
         """Take note of a piece of the body that was handed to the transport; the first one tells."""
         if self._sent is None:
             self._sent = time.monotonic()
-            self._on_sent()
+            if self._on_sent is not None:
+                self._on_sent()
 
     @property
     def was_stale(self) -> bool:
@@ -365,7 +366,7 @@ class UpstreamClient:
         headers: Headers,
         body: bytes,
         *,
-        on_sent: Callable[[], None] = _ignore,
+        on_sent: Callable[[], None] | None = None,
         reuses_connection: bool = True,
     ) -> UpstreamAnswer:
         """Send one request and wait for the head of its answer; the address is used as it stands.
@@ -398,10 +399,6 @@ class UpstreamClient:
                 self._addresses.clear()
             url = self._addresses[address] = URL(address, encoded=True)
         return url
-
-
-def _ignore() -> None:
-    """Take no note of anything."""
 
 
 def _failure_of(error: Exception, attempt: _Attempt) -> Failure:

@@ -25,6 +25,7 @@ from policies.retries import (
     earn,
     is_retryable,
 )
+from proxy.config import CLIENTS_VERSION
 from proxy.errors import NoUpstreamLeft, UpstreamBroken, UpstreamError, UpstreamTooSlow, UpstreamUnusable
 from proxy.upstreams.client import AttemptFailed, Failure
 from proxy.upstreams.headers import request_headers, upstream_headers, upstream_request_id
@@ -51,7 +52,6 @@ _ERRORS = 400
 _LOGGED_BODY_BYTES = 2048
 _REFUSAL_BODY_BYTES = 64 * 1024
 _REFUSAL_READ_SECONDS = 1.0
-_CLIENTS_VERSION = "client"
 _HTML = ("text/html", "application/xhtml+xml")
 
 _FAILURE_KINDS = {UpstreamTooSlow: "timeout", UpstreamUnusable: "unusable"}
@@ -59,7 +59,7 @@ _FAILURE_KINDS = {UpstreamTooSlow: "timeout", UpstreamUnusable: "unusable"}
 _CAUSES = {
     Failure.UNREACHABLE: Cause.UNREACHABLE,
     Failure.CONNECT_TIMEOUT: Cause.UNREACHABLE,
-    Failure.STALE: Cause.UNKNOWN,
+    Failure.STALE: Cause.STALE,
     Failure.NO_ANSWER: Cause.UNKNOWN,
     Failure.NOT_HTTP: Cause.UNKNOWN,
     Failure.TIMEOUT: Cause.UNKNOWN,
@@ -89,6 +89,15 @@ class _Sending:
         self.client_headers = client_headers
         self.history: list[Failed] = []
         self.kept: tuple[UpstreamAnswer, int] | None = None
+
+    @property
+    def was_stale(self) -> bool:
+        """Whether the last attempt found its connection gone; the pool's others may be gone as well."""
+        return bool(self.history) and self.history[-1].cause is Cause.STALE
+
+    def note_sent(self) -> None:
+        """Note that an upstream may be at work now."""
+        self.exchange.is_sent_upstream = True
 
     def keep(self, answer: UpstreamAnswer, candidate: int) -> None:
         """Keep the latest refusal, to be passed on if nothing better comes."""
@@ -120,7 +129,6 @@ class Dispatcher:
         §8 allows.
         """
         self._saved_retries = earn(self._saved_retries)
-        exchange.upstream_started = time.monotonic()
         sending = _Sending(decision, exchange, request_headers(request))
         try:
             return await self._try_all(sending)
@@ -156,9 +164,10 @@ class Dispatcher:
     def _affords(self, history: list[Failed], again: Again) -> bool:
         """Tell whether an attempt is within the load that repeating may add.
 
-        Only what a deployment has already refused is a repetition: fail-over and what was never sent add none to it.
+        Only what a deployment has already refused is a repetition: fail-over and what was never read add none to it.
         """
-        if not any(failed.candidate == again.candidate and failed.cause is Cause.REFUSED for failed in history):
+        causes = [failed.cause for failed in history if failed.candidate == again.candidate]
+        if causes[-1:] != [Cause.REFUSED]:
             return True
         if not can_spend(self._saved_retries):
             return False
@@ -173,6 +182,8 @@ class Dispatcher:
 
     async def _give_up(self, sending: _Sending, failure: AttemptFailed | None) -> UpstreamAnswer:
         """Pass on the refusal that was kept; raise what the last attempt came to where there is none."""
+        if failure is not None and failure.failure is Failure.STALE:
+            self._tell(sending.exchange.upstream or "", failure)  # not before: as a rule, the next attempt mends it
         kept = sending.kept
         if kept is None or (failure is not None and _CAUSES[failure.failure] is Cause.UNKNOWN):
             raise _given_up(sending.decision, failure) from failure
@@ -187,7 +198,6 @@ class Dispatcher:
         asks = self._asks_usage(sending.decision, deployment.upstream, name)
         answer = await self._post(sending, deployment, name, asks_usage=asks)
         if asks and answer.status == _BAD_REQUEST and await _names_stream_options(answer):
-            answer.close()
             self._refuses_usage.add((deployment.upstream, name))
             _log.warning(
                 "upstream %s does not take stream_options; its streams are counted instead", deployment.upstream
@@ -213,13 +223,20 @@ class Dispatcher:
         exchange.attempts += 1
         exchange.upstream, exchange.deployment = target.name, name
         exchange.upstream_status = exchange.upstream_request_id = None
+        exchange.is_sent_upstream = False
         started = time.monotonic()
         try:
-            answer = await self._client.post(address, [*target.headers, own, *sending.client_headers], body)
+            answer = await self._client.post(
+                address,
+                [*target.headers, own, *sending.client_headers],
+                body,
+                on_sent=sending.note_sent,
+                reuses_connection=not sending.was_stale,
+            )
         except AttemptFailed as failed:
             self._metrics.upstream_request_duration_seconds.labels(target.name).observe(time.monotonic() - started)
-            self._count(target.name, failed.failure.value)
-            _log.warning("upstream %s: no answer (%s)", target.name, failed.reason)
+            if failed.failure is not Failure.STALE:
+                self._tell(target.name, failed)
             raise
         self._watch(answer, target.name, started)
         answer.is_usage_added = asks_usage
@@ -268,6 +285,10 @@ class Dispatcher:
         shown = b"" if answer.status < _ERRORS and may_be_completion(body) else body
         _log.error("upstream %s answered %d, %s: %r", deployment.upstream, answer.status, fault, shown)
         raise unusable
+
+    def _tell(self, upstream: str, failed: AttemptFailed) -> None:
+        self._count(upstream, failed.failure.value)
+        _log.warning("upstream %s: no answer (%s)", upstream, failed.reason)
 
     def _count(self, upstream: str, kind: str) -> None:
         self._metrics.upstream_errors_total.labels(upstream, kind).inc()
@@ -323,7 +344,7 @@ def _address(target: _Target, name: str, decision: Decision) -> str:
     if target.settings.kind == "openai":
         return f"{target.base}/{endpoint}"
     version = target.settings.api_version
-    if version is None or version == _CLIENTS_VERSION:
+    if version is None or version == CLIENTS_VERSION:
         version = decision.asked.api_version
     if version is None:
         raise UpstreamUnusable(
@@ -345,8 +366,18 @@ def _forwarded(target: _Target, name: str, decision: Decision, *, asks_usage: bo
 
 
 async def _names_stream_options(answer: UpstreamAnswer) -> bool:
-    body = await _read_refusal(answer, _REFUSAL_BODY_BYTES)
-    return b"stream_options" in body or b"include_usage" in body
+    """Tell whether a refusal is of the option that asks for usage; if so, or if it is not known, the answer is closed.
+
+    What is read here stands in the answer's way, so that a client may leave in the meantime.
+    """
+    names = True
+    try:
+        body = await _read_refusal(answer, _REFUSAL_BODY_BYTES)
+        names = b"stream_options" in body or b"include_usage" in body
+    finally:
+        if names:
+            answer.close()
+    return names
 
 
 async def _read_refusal(answer: UpstreamAnswer, max_bytes: int) -> bytes:
