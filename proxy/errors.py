@@ -128,7 +128,7 @@ def note_error(exchange: Exchange, error: BaseException) -> None:
         exchange.status = exchange.status or Draining.status
         exchange.error_code = Draining.code
     elif isinstance(error, asyncio.CancelledError | ClientLeft):
-        if exchange.outcome is Outcome.FAILED:
+        if exchange.outcome is Outcome.FAILED and exchange.error_code is None:
             exchange.outcome = Outcome.CLIENT_LEFT
     elif not isinstance(error, GatewayError):  # a fault of ours: the front door answers 500
         exchange.status = exchange.status or GatewayError.status

@@ -152,8 +152,6 @@ class Exchange:
     attempts: int = 0
     answer: Observed = field(default_factory=Observed)
     first_byte: float | None = None
-    upstream_started: float | None = None
-    upstream_ended: float | None = None
     ended: float | None = None
 
     @property

@@ -16,7 +16,15 @@ from typing import TYPE_CHECKING
 
 from policies.cacheability import Keyed
 from policies.requests.asked import Endpoint
-from proxy.errors import ClientLeft, UpstreamError, UpstreamUnusable, error_object
+from proxy.errors import (
+    ClientLeft,
+    Draining,
+    GatewayError,
+    UpstreamError,
+    UpstreamUnusable,
+    error_object,
+    is_draining,
+)
 from proxy.exchange import Outcome
 from proxy.store.entries import StoredAnswer
 from proxy.upstreams.headers import response_headers
@@ -90,7 +98,8 @@ async def relay(  # noqa: PLR0913  an answer, where it goes, and what has to be 
 
     Raises UpstreamUnusable, UpstreamBroken or UpstreamTooSlow while nothing has been sent; after that only for an
     answer too long to be read whole that broke, and then the writer's connection must be broken too. ClientLeft and
-    cancellation travel on, with the outcome noted.
+    cancellation travel on, with the outcome noted; but not the end of a drain once a stream's head has left: the stream
+    then ends here, as if it had been cut (SPEC §10).
     """
     passing = _Passing(answer, writer, decision, exchange, settle, headers, bounds)
     try:
@@ -103,13 +112,13 @@ async def relay(  # noqa: PLR0913  an answer, where it goes, and what has to be 
     except UpstreamError as error:
         answer.failure = error
         raise
-    except (ClientLeft, asyncio.CancelledError):
-        if exchange.outcome is Outcome.FAILED:  # not told yet: it left before the end
+    except (ClientLeft, asyncio.CancelledError) as left:
+        is_told = exchange.outcome is not Outcome.FAILED or exchange.error_code is not None
+        if not is_told and not (isinstance(left, asyncio.CancelledError) and is_draining(left)):
             exchange.outcome = Outcome.CLIENT_LEFT
         raise
     finally:
         answer.close()
-        exchange.upstream_ended = time.monotonic()
 
 
 async def replay(
@@ -146,7 +155,7 @@ class _Passing:
     headers: MakeHeaders
     bounds: RelayBounds
 
-    def tell(self, outcome: Outcome, error: UpstreamError | None = None) -> None:
+    def tell(self, outcome: Outcome, error: GatewayError | None = None) -> None:
         """Note how the exchange ends; the settlement that follows books it so."""
         self.exchange.status = self.answer.status
         self.exchange.outcome = outcome
@@ -350,20 +359,26 @@ async def _relay_stream(passing: _Passing) -> None:
     stream = _Stream(passing)
     content_type = passing.answer.header("Content-Type") or _STREAM_TYPE
     await passing.writer.start(passing.answer.status, passing.head(content_type, _STREAM_FIELDS))
+    cut: GatewayError | None = None
     async with aclosing(passing.answer.chunks()) as chunks:
         try:
             async for data in chunks:
                 await stream.take(data)
                 if stream.observer.is_done:
+                    await _read_to_end(stream, chunks)
                     break
             else:
                 await stream.take_rest()
         except UpstreamError as error:
-            await _end_broken(stream, error)
-            return
-        if stream.observer.is_done:
-            await _read_to_end(stream, chunks)
-    await _end_well(stream, content_type)
+            cut = error
+        except asyncio.CancelledError as cancelled:
+            _take_drain(cancelled)
+            cut = Draining("The gateway is being stopped before the end of this answer; send the request again.")
+    passing.answer.close()
+    if cut is None or stream.observer.is_done:  # after `[DONE]` nothing is missing for the client
+        await _end_well(stream, content_type)
+    else:
+        await _end_broken(stream, cut)
 
 
 async def _read_to_end(stream: _Stream, chunks: AsyncGenerator[bytes]) -> None:
@@ -391,10 +406,7 @@ async def _end_well(stream: _Stream, content_type: str) -> None:
         passing.tell(Outcome.UPSTREAM_ERROR)
     else:
         passing.tell(Outcome.COMPLETED if has_finished else Outcome.INCOMPLETE)
-    await passing.settle(_stream_entry(stream, content_type) if observed.is_complete else None)
-    if observer.held:
-        await passing.writer.write(observer.held)
-    await passing.writer.finish()
+    await _end(passing, _stream_entry(stream, content_type) if observed.is_complete else None, observer.held)
 
 
 def _stream_entry(stream: _Stream, content_type: str) -> StoredAnswer | None:
@@ -404,11 +416,33 @@ def _stream_entry(stream: _Stream, content_type: str) -> StoredAnswer | None:
     return stream.passing.entry(without_obfuscation(body), content_type, is_stream=True)
 
 
-async def _end_broken(stream: _Stream, error: UpstreamError) -> None:
-    """End a stream whose upstream broke: the unfinished event is dropped, one error event says so, no `[DONE]`."""
+async def _end_broken(stream: _Stream, error: GatewayError) -> None:
+    """End a stream that was cut: the unfinished event is dropped, one error event says so, no `[DONE]`."""
     passing = stream.passing
-    passing.tell(Outcome.UPSTREAM_ERROR, error)
-    await passing.settle(None)
+    passing.tell(Outcome.UPSTREAM_ERROR if isinstance(error, UpstreamError) else Outcome.FAILED, error)
     boundary = b"\n\n" if stream.splitter.is_inside else b""
-    await passing.writer.write(boundary + error_event(error_object(error)))
-    await passing.writer.finish()
+    await _end(passing, None, boundary + error_event(error_object(error)))
+
+
+async def _end(passing: _Passing, entry: StoredAnswer | None, last: bytes) -> None:
+    """Book a stream, then write its last bytes and end its body; the end of a drain keeps nobody from that."""
+    await _outlasting_drain(passing.settle(entry))
+    if last:
+        await _outlasting_drain(passing.writer.write(last))
+    await _outlasting_drain(passing.writer.finish())
+
+
+async def _outlasting_drain(step: Awaitable[None]) -> None:
+    """Take one of the last steps; when the end of a drain interrupts the wait for it, it goes on by itself."""
+    try:
+        await step
+    except asyncio.CancelledError as cancelled:
+        _take_drain(cancelled)
+
+
+def _take_drain(cancelled: asyncio.CancelledError) -> None:
+    """Take the end of a drain for a notice: what is awaited afterwards is not cancelled. Raises what is none."""
+    task = asyncio.current_task()
+    if task is None or not is_draining(cancelled):
+        raise cancelled
+    task.uncancel()

@@ -214,9 +214,7 @@ class UpstreamAnswer:
         "when_closed",
     )
 
-    def __init__(
-        self, response: aiohttp.ClientResponse, protocol: _Protocol | None, *, silence_seconds: float
-    ) -> None:
+    def __init__(self, response: aiohttp.ClientResponse, protocol: _Protocol | None, *, silence_seconds: float) -> None:
         self.status = response.status
         self.headers: Headers = list(response.headers.items())
         self.media_type = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()

@@ -164,10 +164,9 @@ class Dispatcher:
     def _affords(self, history: list[Failed], again: Again) -> bool:
         """Tell whether an attempt is within the load that repeating may add.
 
-        Only what a deployment has already refused is a repetition: fail-over and what was never read add none to it.
+        Only what a deployment has already refused is a repetition: fail-over and what was never sent add none to it.
         """
-        causes = [failed.cause for failed in history if failed.candidate == again.candidate]
-        if causes[-1:] != [Cause.REFUSED]:
+        if not any(failed.candidate == again.candidate and failed.cause is Cause.REFUSED for failed in history):
             return True
         if not can_spend(self._saved_retries):
             return False
@@ -183,7 +182,8 @@ class Dispatcher:
     async def _give_up(self, sending: _Sending, failure: AttemptFailed | None) -> UpstreamAnswer:
         """Pass on the refusal that was kept; raise what the last attempt came to where there is none."""
         if failure is not None and failure.failure is Failure.STALE:
-            self._tell(sending.exchange.upstream or "", failure)  # not before: as a rule, the next attempt mends it
+            deployment = sending.decision.candidates[sending.history[-1].candidate]
+            self._tell(deployment.upstream, failure)  # not before: as a rule, the next attempt mends it
         kept = sending.kept
         if kept is None or (failure is not None and _CAUSES[failure.failure] is Cause.UNKNOWN):
             raise _given_up(sending.decision, failure) from failure
@@ -197,13 +197,19 @@ class Dispatcher:
         name = deployment.name or sending.decision.model.name
         asks = self._asks_usage(sending.decision, deployment.upstream, name)
         answer = await self._post(sending, deployment, name, asks_usage=asks)
-        if asks and answer.status == _BAD_REQUEST and await _names_stream_options(answer):
-            self._refuses_usage.add((deployment.upstream, name))
-            _log.warning(
-                "upstream %s does not take stream_options; its streams are counted instead", deployment.upstream
-            )
-            return await self._post(sending, deployment, name, asks_usage=False)
-        return answer
+        if not asks or answer.status != _BAD_REQUEST:
+            return answer
+        try:
+            is_refused = await _names_stream_options(answer)
+        except BaseException:  # the client left
+            answer.close()
+            raise
+        if not is_refused:
+            return answer
+        answer.close()
+        self._refuses_usage.add((deployment.upstream, name))
+        _log.warning("upstream %s does not take stream_options; its streams are counted instead", deployment.upstream)
+        return await self._post(sending, deployment, name, asks_usage=False)
 
     def _asks_usage(self, decision: Decision, upstream: str, name: str) -> bool:
         view = decision.effective.view
@@ -366,18 +372,8 @@ def _forwarded(target: _Target, name: str, decision: Decision, *, asks_usage: bo
 
 
 async def _names_stream_options(answer: UpstreamAnswer) -> bool:
-    """Tell whether a refusal is of the option that asks for usage; if so, or if it is not known, the answer is closed.
-
-    What is read here stands in the answer's way, so that a client may leave in the meantime.
-    """
-    names = True
-    try:
-        body = await _read_refusal(answer, _REFUSAL_BODY_BYTES)
-        names = b"stream_options" in body or b"include_usage" in body
-    finally:
-        if names:
-            answer.close()
-    return names
+    body = await _read_refusal(answer, _REFUSAL_BODY_BYTES)
+    return b"stream_options" in body or b"include_usage" in body
 
 
 async def _read_refusal(answer: UpstreamAnswer, max_bytes: int) -> bytes:

@@ -93,8 +93,9 @@ def test_a_stopping_gateway_finishes_what_is_under_way(start_gateway: StartGatew
 def test_a_stream_longer_than_the_drain_does_not_look_finished(
     start_gateway: StartGateway, upstream: FakeUpstream
 ) -> None:
-    gateway = start_gateway(settings(f"{upstream.url}/v1", users={"alice": {}}, drain_timeout="1s"))
-    upstream.script(sse_reply([ev(tchunk("first ")), 60.0]))
+    made = settings(f"{upstream.url}/v1", users={"alice": ONE_AT_A_TIME}, drain_timeout="1s")
+    gateway = start_gateway(made)
+    upstream.script(sse_reply([ev(tchunk("first ")) + ev(tchunk("half"))[:-9], 60.0]))
     client = _open_stream(gateway)
     answers: list[Resp] = []
     reading = threading.Thread(target=lambda: answers.append(client.response()))
@@ -103,9 +104,19 @@ def test_a_stream_longer_than_the_drain_does_not_look_finished(
     assert gateway.terminate() == 0
     reading.join(10)
     client.close()
-    assert not answers[0].complete
-    assert not answers[0].body.endswith(DONE)
-    assert len(gateway.records()) == 1
+
+    answer = answers[0]
+    assert answer.complete, "the body has to end cleanly: an SDK takes a cut for its network's and sends it all again"
+    events = answer.body.split(b"\n\n")
+    assert json.loads(events[-2].removeprefix(b"data: "))["error"]["code"] == "draining"
+    assert b"half" not in answer.body
+    assert DONE not in answer.body
+    (record,) = gateway.records()
+    assert (record["outcome"], record["error_code"], record["status"]) == ("failed", "draining", 200)
+    assert (record["known"], record["output_tokens"]) == ("counted", 2)
+    assert upstream.wait(lambda: upstream.log[0].aborted_at)
+    with Gateway(gateway.folder, made) as again:
+        assert _ask(again).status == 200, "the stream's place is still held"
 
 
 def test_a_second_gateway_on_the_same_data_is_refused(start_gateway: StartGateway, upstream: FakeUpstream) -> None:

@@ -15,7 +15,7 @@ from policies.retries import (
     is_retryable,
 )
 
-UNREACHABLE, REFUSED, UNKNOWN = Cause.UNREACHABLE, Cause.REFUSED, Cause.UNKNOWN
+UNREACHABLE, STALE, REFUSED, UNKNOWN = Cause.UNREACHABLE, Cause.STALE, Cause.REFUSED, Cause.UNKNOWN
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,12 @@ UNREACHABLE, REFUSED, UNKNOWN = Cause.UNREACHABLE, Cause.REFUSED, Cause.UNKNOWN
         pytest.param([Failed(0, UNREACHABLE)], 1, Again(0, 50), id="refused connections are tried again"),
         pytest.param([Failed(0, UNREACHABLE, may_repeat=False)], 1, GiveUp(), id="slow connects are not"),
         pytest.param([Failed(0, UNKNOWN)], 2, GiveUp(), id="no answer may be billed: nothing follows"),
+        pytest.param([Failed(0, STALE)], 2, Again(0, 0), id="what was not read is sent to the same one, at once"),
+        pytest.param([Failed(0, REFUSED), Failed(1, STALE)], 3, Again(1, 0), id="be it the second"),
+        pytest.param([Failed(0, STALE), Failed(0, UNKNOWN)], 2, GiveUp(), id="the second time it may be billed"),
+        pytest.param([Failed(0, STALE), Failed(0, UNREACHABLE)], 2, Again(1, 0), id="gone altogether, so the next one"),
         pytest.param([Failed(0, REFUSED)] * 3, 1, GiveUp(), id="three attempts are all"),
+        pytest.param([Failed(0, REFUSED)] * 2 + [Failed(0, STALE)], 1, GiveUp(), id="one that was not read is one too"),
         pytest.param(
             [Failed(0, REFUSED), Failed(1, REFUSED), Failed(2, REFUSED)], 5, GiveUp(), id="three in all, not each"
         ),

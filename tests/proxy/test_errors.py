@@ -40,6 +40,14 @@ def exchange(**facts: object) -> Exchange:
         pytest.param(
             ClientLeft(), {"outcome": Outcome.COMPLETED}, Outcome.COMPLETED, 0, None, id="it left with all it asked for"
         ),
+        pytest.param(
+            ClientLeft(),
+            {"error_code": "draining"},
+            Outcome.FAILED,
+            0,
+            "draining",
+            id="it left once it had been told why",
+        ),
         pytest.param(ZeroDivisionError(), {}, Outcome.FAILED, 500, "internal_error", id="a fault of ours"),
     ],
 )

@@ -4,7 +4,7 @@ import asyncio
 import gzip
 import json
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -40,7 +40,7 @@ from sending import (
 from policies.cacheability import Keyed
 from policies.requests.asked import Endpoint
 from policies.usage import Usage
-from proxy.errors import ClientLeft, UpstreamBroken, UpstreamError, UpstreamTooSlow, UpstreamUnusable
+from proxy.errors import DRAINING, ClientLeft, UpstreamBroken, UpstreamError, UpstreamTooSlow, UpstreamUnusable
 from proxy.exchange import Exchange, Outcome
 from proxy.relay import DEFAULT_BOUNDS, RelayBounds, relay, replay
 from proxy.store.entries import StoredAnswer
@@ -80,15 +80,15 @@ async def pass_on(
     *,
     reply: list[Any] | None = None,
     writer: MemoryWriter | None = None,
+    settlement: Settlement | None = None,
     bounds: RelayBounds = DEFAULT_BOUNDS,
     client: ClientBounds = BOUNDS,
 ) -> Relayed:
     """Send a decision to the scripted upstream over a real socket and relay what it answers."""
     if reply is not None:
         up.script(reply)
-    exchange = make_exchange(decision)
-    writer = writer or MemoryWriter()
-    settlement = Settlement(writer, exchange)
+    settlement = settlement or Settlement(writer or MemoryWriter(), make_exchange(decision))
+    writer, exchange = settlement.writer, settlement.exchange
     async with dispatching({"llama": make_upstream(up.url + "/v1")}, bounds=client) as (dispatcher, metrics):
         relayed = Relayed(writer, exchange, settlement, metrics)
         answer = await dispatcher.send(decision, exchange, PlainRequest())
@@ -726,6 +726,131 @@ async def test_a_cancelled_relay_cancels_the_upstream(up: FakeUpstream) -> None:
     assert await asyncio.to_thread(up.wait, lambda: up.log[0].aborted_at, 3)
 
 
+@dataclass
+class SlowSettlement(Settlement):
+    """Takes until it is told to be over, whoever waits for it."""
+
+    begun: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def __call__(self, entry: StoredAnswer | None) -> None:
+        await super().__call__(entry)
+        self.begun.set()
+        await asyncio.Event().wait()
+
+
+class StuckWriter(MemoryWriter):
+    """Takes bytes, and waits for a client who reads none."""
+
+    async def write(self, data: bytes) -> None:
+        await super().write(data)
+        await asyncio.Event().wait()
+
+
+@dataclass
+class Drained:
+    """A relay under way that is cancelled as at the end of a drain."""
+
+    settlement: Settlement
+    task: asyncio.Task[Relayed]
+
+    @property
+    def facts(self) -> tuple[Outcome, str | None, int]:
+        exchange = self.settlement.exchange
+        return exchange.outcome, exchange.error_code, exchange.answer.content_events
+
+
+def drain_soon(
+    up: FakeUpstream, reply: list[Any], writer: MemoryWriter | None = None, *, fields: dict[str, Any] = STREAM
+) -> Drained:
+    """Begin to pass an answer on."""
+    decision = make_decision(fields, cache=KEYED)
+    settlement = Settlement(writer or MemoryWriter(), make_exchange(decision))
+    return Drained(settlement, asyncio.create_task(pass_on(up, decision, reply=reply, settlement=settlement)))
+
+
+def assert_drained(body: bytes, passed: bytes) -> None:
+    assert body.startswith(passed + ERROR)
+    assert json.loads(body[len(passed) + 6 :])["error"]["code"] == "draining"
+    assert b"[DONE]" not in body
+
+
+@pytest.mark.parametrize(
+    ("reply", "passed"),
+    [
+        pytest.param(stream_reply(ONE, 30.0, DONE), ONE, id="between events"),
+        pytest.param([("send", sse_head() + chunk(ONE + TWO[:25])), ("hold", 30)], ONE, id="within one: it is dropped"),
+        pytest.param([("send", sse_head() + chunk(b": wait\n\n")), ("hold", 30)], b": wait\n\n", id="before the first"),
+    ],
+)
+async def test_the_end_of_a_drain_is_told_as_an_event_and_booked(
+    up: FakeUpstream, reply: list[Any], passed: bytes
+) -> None:
+    drained = drain_soon(up, reply)
+    writer = drained.settlement.writer
+    await writer.has_written.wait()
+    drained.task.cancel(DRAINING)
+    relayed = await drained.task
+    assert_drained(writer.body, passed)
+    assert writer.is_finished
+    assert drained.facts == (Outcome.FAILED, "draining", passed.count(b"one"))
+    assert (relayed.settlement.entries, relayed.settlement.outcome) == ([None], "failed")
+    assert relayed.settlement.written_before == passed
+    assert drained.task.cancelling() == 0
+    assert series(relayed.metrics, "upstream_errors_total") == {}
+    assert relayed.metrics.open_streams.value == 0
+    assert await asyncio.to_thread(up.wait, lambda: up.log[0].aborted_at, 3)
+
+
+async def test_the_end_of_a_drain_takes_no_done_from_a_client(up: FakeUpstream) -> None:
+    drained = drain_soon(up, [("send", sse_head() + chunk(ONE + STOP + DONE)), ("hold", 30)])
+    writer = drained.settlement.writer
+    await writer.has_written.wait()
+    drained.task.cancel(DRAINING)
+    await drained.task
+    assert writer.body == ONE + STOP + DONE
+    assert writer.is_finished
+    assert drained.facts == (Outcome.COMPLETED, None, 1)
+    assert drained.settlement.entries == [None]
+
+
+async def test_the_end_of_a_drain_is_booked_before_a_client_who_reads_nothing(up: FakeUpstream) -> None:
+    drained = drain_soon(up, stream_reply(ONE, 30.0), StuckWriter())
+    settlement = drained.settlement
+    await settlement.writer.has_written.wait()
+    drained.task.cancel(DRAINING)
+    assert await asyncio.to_thread(up.wait, lambda: settlement.writer.body.startswith(ONE + ERROR), 3)
+    assert settlement.outcome == "failed"
+    drained.task.cancel()  # as the server does when the time for last words is over
+    with pytest.raises(asyncio.CancelledError):
+        await drained.task
+    assert drained.facts == (Outcome.FAILED, "draining", 1)
+
+
+async def test_the_end_of_a_drain_does_not_interrupt_the_end_of_a_stream(up: FakeUpstream) -> None:
+    decision = make_decision(STREAM)
+    settlement = SlowSettlement(MemoryWriter(), make_exchange(decision))
+    task = asyncio.create_task(pass_on(up, decision, reply=stream_reply(ONE, STOP, DONE), settlement=settlement))
+    await settlement.begun.wait()
+    task.cancel(DRAINING)
+    await task
+    assert settlement.writer.body == ONE + STOP + DONE
+    assert settlement.writer.is_finished
+    assert settlement.exchange.outcome is Outcome.COMPLETED
+
+
+async def test_the_end_of_a_drain_travels_on_from_a_whole_answer(up: FakeUpstream) -> None:
+    reply = [("send", head(200, [("Content-Type", "application/json"), ("Content-Length", 99)]) + b"{"), ("hold", 30)]
+    drained = drain_soon(up, reply, fields={"prompt": "x"})
+    exchange = drained.settlement.exchange
+    assert await asyncio.to_thread(up.wait, lambda: exchange.upstream_status == 200, 3)
+    drained.task.cancel(DRAINING)
+    with pytest.raises(asyncio.CancelledError, match=DRAINING):
+        await drained.task
+    assert not drained.settlement.writer.is_started
+    assert exchange.outcome is Outcome.FAILED
+    assert await asyncio.to_thread(up.wait, lambda: up.log[0].aborted_at, 3)
+
+
 async def test_a_client_that_closes_at_done_has_left_nothing_early(up: FakeUpstream) -> None:
     relayed = await pass_on(
         up, make_decision(STREAM), reply=stream_reply(ONE, STOP, DONE), writer=MemoryWriter(leaves_after=2)
@@ -738,10 +863,7 @@ async def test_a_client_that_closes_at_done_has_left_nothing_early(up: FakeUpstr
 async def test_times_are_noted(up: FakeUpstream) -> None:
     relayed = await pass_on(up, make_decision(STREAM), reply=sse_reply([ONE, TWO, ONE, STOP, DONE], gap=0.03))
     exchange = relayed.exchange
-    assert exchange.upstream_started is not None
     assert exchange.first_byte is not None
-    assert exchange.upstream_ended is not None
-    assert exchange.upstream_started < exchange.first_byte < exchange.upstream_ended
     assert len(exchange.answer.token_gaps) == 2
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from fake_upstream import body_reply, chunk, head, json_reply, sse_head
-from sending import BOUNDS, fake_upstream, up
+from sending import BOUNDS, busy_port, fake_upstream, up
 
 from proxy.errors import UpstreamBroken, UpstreamTooSlow
 from proxy.upstreams.client import AttemptFailed, ClientBounds, Failure, UpstreamClient
@@ -42,14 +42,47 @@ async def test_connections_are_kept_and_no_cookie_is(up: FakeUpstream) -> None:
     assert up.log[0].header("X-One") == "1"
 
 
-async def test_a_stale_connection_is_replaced_once_and_unseen(up: FakeUpstream) -> None:
+async def test_a_stale_connection_is_told_and_left_out_when_asked(up: FakeUpstream) -> None:
     up.default = lambda _: json_reply({"ok": 1})
     async with UpstreamClient(BOUNDS) as client:
         await asyncio.gather(*(post(client, up) for _ in range(3)))
         up.kill_reused = True
-        assert await post(client, up) == b'{"ok": 1}'
-    dropped = [request for request in up.log if request.dropped]
-    assert len(dropped) == 1
+        with pytest.raises(AttemptFailed) as raised:
+            await post(client, up)
+        assert raised.value.failure is Failure.STALE
+        answer = await client.post(up.url + "/v1/completions", [], b"{}", reuses_connection=False)
+        assert await answer.read_whole(100) == (b'{"ok": 1}', True)
+        answer.close()
+    assert [request.dropped for request in up.log] == [False] * 3 + [True, False]
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        pytest.param([("sleep", 0.8), ("rst",)], id="it worked for a while, then was reset"),
+        pytest.param([("sleep", 0.8), ("close",)], id="it worked for a while, then ended"),
+        pytest.param([("send", b"HTTP/1.1 2"), ("close",)], id="it began to answer"),
+        pytest.param([("send", b"HTTP/1.1 2"), ("rst",)], id="it began to answer, then was reset"),
+    ],
+)
+async def test_a_connection_over_which_the_request_was_read_is_not_stale(up: FakeUpstream, reply: list[Any]) -> None:
+    up.script(json_reply({}), reply)
+    async with UpstreamClient(BOUNDS) as client:
+        await post(client, up)
+        with pytest.raises(AttemptFailed) as raised:
+            await post(client, up)
+    assert raised.value.failure is Failure.NO_ANSWER
+    assert up.log[0].conn_id == up.log[1].conn_id
+
+
+@pytest.mark.parametrize("body", [b"{}", b"x" * 3_000_000], ids=["small", "in several writes"])
+async def test_it_is_told_once_when_a_request_has_left(up: FakeUpstream, body: bytes) -> None:
+    up.default = lambda _: json_reply({})
+    told: list[int] = []
+    async with UpstreamClient(BOUNDS) as client:
+        answer = await client.post(up.url + "/v1/completions", [], body, on_sent=lambda: told.append(1))
+        answer.close()
+    assert told == [1]
 
 
 async def test_a_fresh_connection_that_breaks_is_not_tried_again(up: FakeUpstream) -> None:
@@ -109,20 +142,30 @@ async def test_nobody_listens() -> None:
 
 
 async def test_a_connection_that_is_not_taken_up_times_out() -> None:
-    with closing(socket.create_server(("127.0.0.1", 0), backlog=0)) as server:
-        address = server.getsockname()
-        waiting = [socket.socket() for _ in range(3)]
-        try:
-            for each in waiting:
-                each.setblocking(False)  # noqa: FBT003  the socket's own signature
-                each.connect_ex(address)
-            async with UpstreamClient(QUICK) as client:
-                with pytest.raises(AttemptFailed) as raised:
-                    await client.post(f"http://127.0.0.1:{address[1]}/v1/completions", [], b"{}")
-        finally:
-            for each in waiting:
-                each.close()
-    assert raised.value.failure is Failure.CONNECT_TIMEOUT
+    with busy_port() as port:
+        assert await fail_to_connect(f"http://127.0.0.1:{port}") is Failure.CONNECT_TIMEOUT
+
+
+async def test_a_greeting_that_is_not_answered_times_out() -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as server:
+        assert await fail_to_connect(f"https://127.0.0.1:{server.getsockname()[1]}") is Failure.CONNECT_TIMEOUT
+
+
+async def test_a_name_that_does_not_resolve_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def hang(*_: object, **__: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", hang)
+    assert await fail_to_connect("http://upstream.test") is Failure.CONNECT_TIMEOUT
+
+
+async def fail_to_connect(base: str) -> Failure:
+    told: list[int] = []
+    async with UpstreamClient(QUICK) as client, asyncio.timeout(5):
+        with pytest.raises(AttemptFailed) as raised:
+            await client.post(f"{base}/v1/completions", [], b"{}", on_sent=lambda: told.append(1))
+    assert told == []
+    return raised.value.failure
 
 
 async def test_a_first_byte_that_does_not_come_times_out(up: FakeUpstream) -> None:
@@ -212,15 +255,16 @@ async def test_what_was_read_too_late_to_see_the_break_is_handed_out(up: FakeUps
 
 
 async def test_a_peek_takes_nothing_away(up: FakeUpstream) -> None:
-    up.script(body_reply(b"x" * 200_000))
+    up.script(body_reply(b"x" * 1_000_000))  # more than comes in one piece
     async with UpstreamClient(BOUNDS) as client:
         answer = await client.post(up.url + "/v1/completions", [], b"{}")
         peeked = await answer.peek(10)
         assert set(peeked) == {ord("x")}
-        assert len(await answer.peek(150_000)) >= 150_000
+        assert len(await answer.peek(600_000)) >= 600_000
+        await answer.peek(10)
         body, is_all = await answer.read_whole(1_000_000)
         answer.close()
-    assert (len(body), is_all) == (200_000, True)
+    assert (len(body), is_all) == (1_000_000, True)
 
 
 async def test_a_body_above_the_bound_is_read_no_further(up: FakeUpstream) -> None:

@@ -11,6 +11,7 @@ import pytest
 from fake_upstream import DONE, UPSTREAM_KEY, FakeUpstream, body_reply, ev, head, json_reply, sse_reply, tchunk
 from sending import (
     PlainRequest,
+    busy_port,
     dispatching,
     fake_upstream,
     make_decision,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from proxy.config import Upstream
     from proxy.exchange import Exchange
     from proxy.metrics import Metrics
+    from proxy.upstreams.dispatch import Dispatcher
 
 __all__ = ["fake_upstream", "up"]
 
@@ -299,16 +301,53 @@ async def test_nobody_is_left() -> None:
         await send({"llama": make_upstream(nobody())}, make_decision())
 
 
-async def test_a_stale_connection_is_nobodys_business(up: FakeUpstream) -> None:
+async def fill_pool(dispatcher: Dispatcher, decision: Decision, connections: int = 1) -> None:
+    """Leave so many connections behind that have served and are kept."""
+    sent = [dispatcher.send(decision, make_exchange(decision), PlainRequest()) for _ in range(connections)]
+    for answer in await asyncio.gather(*sent):
+        await answer.read_whole(100_000)
+        answer.close()
+
+
+async def test_stale_connections_are_nobodys_business(up: FakeUpstream) -> None:
+    up.default = lambda _: OK
     decision = make_decision()
+    exchange = make_exchange(decision)
     async with dispatching({"llama": make_upstream(up.url + "/v1")}) as (dispatcher, metrics):
-        for _ in range(2):
-            answer = await dispatcher.send(decision, make_exchange(decision), PlainRequest())
-            await answer.read_whole(100_000)
-            answer.close()
-            up.kill_reused = True
-    assert len(up.served) == 2
+        await fill_pool(dispatcher, decision, 3)
+        up.kill_reused = True
+        answer = await dispatcher.send(decision, exchange, PlainRequest())
+        answer.close()
+    assert answer.status == 200
+    assert [request.dropped for request in up.log] == [False] * 3 + [True, False]
+    assert (exchange.attempts, exchange.is_sent_upstream) == (2, True)
     assert series(metrics, "upstream_errors_total") == {}
+    assert series(metrics, "upstream_retries_total") == {("llama",): 1.0}
+
+
+async def test_an_attempt_that_nobody_read_is_one_of_three(up: FakeUpstream) -> None:
+    up.script(OK, OK, OK, REFUSED, REFUSED, [("rst",)])
+    decision = make_decision()
+    exchange = make_exchange(decision)
+    async with dispatching({"llama": make_upstream(up.url + "/v1")}) as (dispatcher, metrics):
+        await fill_pool(dispatcher, decision, 3)
+        answer = await dispatcher.send(decision, exchange, PlainRequest())
+        answer.close()
+    assert (answer.status, exchange.attempts, len(up.log)) == (503, 3, 6)
+    assert series(metrics, "upstream_errors_total") == {("llama", "5xx"): 2.0, ("llama", "stale"): 1.0}
+
+
+async def test_what_was_read_and_then_lost_is_not_sent_again(up: FakeUpstream) -> None:
+    up.script(OK, [("sleep", 0.8), ("rst",)])
+    decision = make_decision()
+    exchange = make_exchange(decision)
+    async with dispatching({"llama": make_upstream(up.url + "/v1")}) as (dispatcher, metrics):
+        await fill_pool(dispatcher, decision)
+        with pytest.raises(UpstreamBroken):
+            await dispatcher.send(decision, exchange, PlainRequest())
+    assert len(up.log) == 2
+    assert (exchange.attempts, exchange.is_sent_upstream) == (1, True)
+    assert series(metrics, "upstream_errors_total") == {("llama", "broken"): 1.0}
 
 
 # Answers that nobody should see --------------------------------------------------------------------------------------
@@ -374,6 +413,52 @@ async def test_a_cancelled_sending_cancels_the_upstream(up: FakeUpstream) -> Non
         with pytest.raises(asyncio.CancelledError):
             await task
         assert await asyncio.to_thread(up.wait, lambda: up.log[0].aborted_at, 3)
+
+
+async def test_a_client_that_leaves_while_a_refusal_is_read_cancels_the_upstream(up: FakeUpstream) -> None:
+    fields = [("Content-Type", "text/event-stream"), ("Content-Length", 99)]
+    up.default = lambda _: [("send", head(400, fields) + b"data: "), ("hold", 30)]
+    decision = make_decision(STREAM)
+    async with dispatching({"llama": make_upstream(up.url + "/v1")}) as (dispatcher, metrics):
+        task = asyncio.create_task(dispatcher.send(decision, make_exchange(decision), PlainRequest()))
+        assert await asyncio.to_thread(up.wait, lambda: metrics.open_streams.value, 3)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert metrics.open_streams.value == 0
+        assert await asyncio.to_thread(up.wait, lambda: up.log[0].aborted_at, 3)
+
+
+HELD = [("hold", 30)]
+
+
+@pytest.mark.parametrize(
+    ("replies", "takes_up", "is_sent"),
+    [
+        pytest.param([HELD], [True], True, id="sent, and not answered yet"),
+        pytest.param([REFUSED, HELD], [True, True], True, id="sent to the second one"),
+        pytest.param([], [False], False, id="not taken up"),
+        pytest.param([REFUSED], [True, False], False, id="refused by one, not taken up by the other"),
+    ],
+)
+async def test_a_client_that_leaves_leaves_told_whether_its_request_is_upstream(
+    up: FakeUpstream, replies: list[Any], takes_up: list[bool], *, is_sent: bool
+) -> None:
+    up.script(*replies)
+    with busy_port() as busy:
+        addresses = [up.url if does else f"http://127.0.0.1:{busy}" for does in takes_up]
+        upstreams = {f"u{number}": make_upstream(address) for number, address in enumerate(addresses)}
+        decision = make_decision(deployments=[Deployment(upstream=name) for name in upstreams])
+        exchange = make_exchange(decision)
+        async with dispatching(upstreams) as (dispatcher, _):
+            task = asyncio.create_task(dispatcher.send(decision, exchange, PlainRequest()))
+            assert await asyncio.to_thread(
+                up.wait, lambda: (exchange.attempts, len(up.log)) == (len(takes_up), len(replies)), 5
+            )
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+    assert exchange.is_sent_upstream is is_sent
 
 
 async def test_open_streams_are_counted(up: FakeUpstream) -> None:
