@@ -6,7 +6,8 @@ The scripted upstream of `fake_upstream` is shared by a session and reset for ea
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
+import socket
+from contextlib import asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -177,6 +178,21 @@ def make_exchange(decision: Decision) -> Exchange:
 def make_upstream(base_url: str, *, kind: str = "openai", **settings: Any) -> Upstream:  # noqa: ANN401  any setting
     """Return an upstream's settings with the key that the scripted upstream knows."""
     return Upstream.model_validate({"kind": kind, "base_url": base_url, "api_key": UPSTREAM_KEY, **settings})
+
+
+@contextmanager
+def busy_port() -> Iterator[int]:
+    """Listen on a port where nobody takes up a connection, and no more find room to wait."""
+    with closing(socket.create_server(("127.0.0.1", 0), backlog=0)) as server:
+        waiting = [socket.socket() for _ in range(3)]
+        try:
+            for each in waiting:
+                each.setblocking(False)  # noqa: FBT003  the socket's own signature
+                each.connect_ex(server.getsockname())
+            yield server.getsockname()[1]
+        finally:
+            for each in waiting:
+                each.close()
 
 
 @asynccontextmanager
