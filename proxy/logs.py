@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 import structlog
 
 if TYPE_CHECKING:
+    from typing import BinaryIO
+
     from policies.charges import Charged
     from proxy.exchange import Exchange
 
@@ -37,7 +40,7 @@ def configure(**bound: object) -> None:
     structlog.configure(
         processors=[*shared, structlog.processors.format_exc_info, _render_bytes],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        logger_factory=structlog.BytesLoggerFactory(sys.stderr.buffer),
+        logger_factory=structlog.BytesLoggerFactory(cast("BinaryIO", _StandardError())),
         cache_logger_on_first_use=True,
     )
     handler = logging.StreamHandler(sys.stderr)
@@ -54,6 +57,24 @@ def configure(**bound: object) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
+
+
+class _StandardError:
+    """Standard error, whatever has become of it: a line that cannot be written is dropped, and nobody fails for it.
+
+    Lines are written in the middle of requests and of background tasks; a pipe whose reader has gone must not end them.
+    """
+
+    def write(self, line: bytes) -> int:
+        """Write a line if that can be done."""
+        with suppress(OSError, ValueError):
+            sys.stderr.buffer.write(line)
+        return len(line)
+
+    def flush(self) -> None:
+        """Send what has been written on its way."""
+        with suppress(OSError, ValueError):
+            sys.stderr.buffer.flush()
 
 
 def _add(bound: dict[str, object]) -> structlog.typing.Processor:

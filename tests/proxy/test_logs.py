@@ -30,6 +30,21 @@ def logged(code: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stderr.decode().splitlines()]
 
 
+@pytest.mark.parametrize(
+    "breaking",
+    [
+        pytest.param("os.close(2)", id="closed"),
+        pytest.param("reader, writer = os.pipe(); os.dup2(writer, 2); os.close(reader)", id="a pipe nobody reads"),
+        pytest.param("sys.stderr.close()", id="closed in this process"),
+    ],
+)
+def test_a_line_that_cannot_be_written_fails_nobody(breaking: str) -> None:
+    twice = "logs.log_exchange(exchange, None)\n" * 2
+    code = f"import os, sys\n{breaking}\n{twice}os.write(1, b'on')"
+    done = subprocess.run([sys.executable, "-c", SET_UP + code], cwd=ROOT, capture_output=True, check=False, timeout=30)
+    assert done.stdout == b"on"
+
+
 def test_a_request_is_one_line_with_the_names_of_the_usage_record() -> None:
     [line] = logged(
         "exchange.principal = Principal(organization='o', project='p', owner='alice', key='k')\n"
