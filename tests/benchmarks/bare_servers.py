@@ -63,7 +63,7 @@ async def serve(arguments: list[str]) -> None:
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
-    print(runner.addresses[0][1], flush=True)  # noqa: T201  the benchmark reads it
+    print(runner.addresses[0][1], flush=True)
     await asyncio.Event().wait()
 
 

@@ -164,7 +164,7 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="bench-") as folder, all_targets(Path(folder)) as targets:
         asyncio.run(measure_all(targets, rounds=arguments.rounds, requests=arguments.requests))
-        print(report(targets))  # noqa: T201  what it is run for
+        print(report(targets))
 
 
 if __name__ == "__main__":
