@@ -6,11 +6,12 @@ Holds the shape only. What a rule does is in `parameters`, what a limit binds in
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from policies.settings import Items, Milliseconds, Settings
+from policies.windows import MAX_COUNT
 
 Number = int | float
 
@@ -41,7 +42,7 @@ class Limit(Settings):
     """Name in headers, messages and metrics; absent: made from the other settings."""
     of: Literal["requests", "tokens", "concurrency"]
     """What is counted."""
-    limit: NonNegativeInt
+    limit: NonNegativeInt = Field(le=MAX_COUNT)
     """How much of it."""
     per: str | None = None
     """second, minute, hour, day, week, month, or a duration such as 90s; not with concurrency."""
@@ -49,9 +50,9 @@ class Limit(Settings):
     """Each combination of these has a count of its own."""
     hold: Literal["worst_case"] = "worst_case"
     """How much of the tokens is taken until the answer has come: the most that the request can take."""
-    burst: PositiveInt | None = None
+    burst: Annotated[PositiveInt, Field(le=MAX_COUNT)] | None = None
     """Room of a refilling bucket; absent: the limit."""
-    models: Items[str] | None = None
+    models: Annotated[Items[str], Field(min_length=1)] | None = None
     """Model names or wildcards that the limit is for; absent: all."""
     on_store_failure: Literal["allow", "deny", "local"] = "local"
     """While the store is away: let everything through, refuse, or count in the process."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from datetime import tzinfo
 
 MAX_COUNT: Final = 10**13
-"""Largest count that is told apart: limits, asks and charges above it are taken as this."""
+"""Largest count that is told apart: asks and charges above it are taken as this, and limits go up to it."""
 MAX_LEVEL: Final = 2**52
 """Largest scaled level of a tank; one more addition stays below 2^53, where doubles stop being exact."""
 
@@ -115,12 +115,11 @@ def make_tank(window: Window, limit: int, burst: int | None) -> Tank:
 
     `burst` is the room of a refilling bucket, the limit when None; other windows have no use for it.
     """
-    limit = min(limit, MAX_COUNT)
     if not isinstance(window, Rolling) or limit == 0:
         return Tank(limit)
     shared = gcd(limit, window.milliseconds)
     amount, period = limit // shared, window.milliseconds // shared
-    capacity = limit if burst is None else min(burst, MAX_COUNT)
+    capacity = limit if burst is None else burst
     coarser = -(-capacity * period // MAX_LEVEL)
     if coarser > 1:
         amount, period = _coarsen(amount, period, coarser)
@@ -169,12 +168,28 @@ def fits(level: Level, tank: Tank, ask: int, now: int) -> bool:
     return _scaled(level, tank, now) + (level.held + ask) * tank.period <= tank.capacity * tank.period
 
 
-def take(  # noqa: PLR0913  the state, then what is done to it
-    level: Level, tank: Tank, now: int, *, spend: int = 0, hold: int = 0, age: int = 0
-) -> Level:
-    """Spend or hold; whether it fits is asked before. What was spent `age` milliseconds ago has refilled since."""
-    spent = max(0, spend * tank.period - max(0, age) * tank.amount)
-    return _unscaled(min(_scaled(level, tank, now) + spent, MAX_LEVEL), tank, level.held + hold, now)
+def take(level: Level, tank: Tank, now: int, *, spend: int = 0, hold: int = 0) -> Level:
+    """Spend or hold; whether it fits is asked before."""
+    scaled = min(_scaled(level, tank, now) + spend * tank.period, MAX_LEVEL)
+    return _unscaled(scaled, tank, level.held + hold, now)
+
+
+def take_late(level: Level, tank: Tank, now: int, spend: int) -> Level:
+    """Spend what nothing was held for. A tank that refills is not filled above its capacity by it.
+
+    So whoever used more than the limit while nobody counted waits for one whole refill at most.
+    """
+    scaled = _scaled(level, tank, now)
+    most = max(scaled, tank.capacity * tank.period) if tank.amount else MAX_LEVEL
+    return _unscaled(min(scaled + spend * tank.period, most), tank, level.held, now)
+
+
+def booking_time(level: Level, now: int, age: int) -> int:
+    """Return when a request is booked that ended `age` milliseconds ago: then, but not before what is booked already.
+
+    The level refills up to that moment and no further, so that time refills it once, however many are told late.
+    """
+    return max(min(level.at, now), now - age)
 
 
 def give_back(  # noqa: PLR0913  the state, then what is done to it

@@ -124,6 +124,11 @@ class Admissions:
         record = usage_record(exchange, None).decode()
         self.end(Settlement(exchange.request_id, Ending.SETTLE, record, (), self.now()))
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether the store has yet to be told of what happened without it."""
+        return self._upkeep.is_behind
+
     def now(self) -> int:
         """Return Unix milliseconds of the store's clock, as far as it is known."""
         return self.reservations.now()
@@ -302,7 +307,8 @@ class Admission:
             raise StoreUnavailable("A request of this id has ended before.")
         self._verdict = reserved.verdict
         self._see(reserved.levels)
-        self._admissions.local.see(self.counts, reserved.levels)
+        if not self._admissions.is_behind:
+            self._admissions.local.see(self.counts, reserved.levels)
         if reserved.verdict is Verdict.REFUSED:
             self._is_sent = False
             self._refuse(room for room in self._rooms if not room.fits)
@@ -315,7 +321,7 @@ class Admission:
         """Do what each limit says for a store that is away (SPEC §10)."""
         for count in self.counts:
             if count.bound.limit.on_store_failure == "deny":
-                raise _denied(count.bound, error) from error
+                raise _denied(count.bound) from error
         self.is_local = True
         self._local_counts = tuple(each for each in self.counts if each.bound.limit.on_store_failure == "local")
         local = self._admissions.local
@@ -457,10 +463,11 @@ def _seen(exchange: Exchange, decision: Decision) -> Seen:
     )
 
 
-def _denied(bound: BoundLimit, error: StoreUnavailable) -> StoreUnavailable:
+def _denied(bound: BoundLimit) -> StoreUnavailable:
+    """Make the error for the client: what the store says of itself is for the log."""
     return StoreUnavailable(
-        f"Limit {bound.name!r} of policy {bound.policy!r} cannot be counted while its store is away, and its "
-        f"on_store_failure says deny: {error.message}",
+        f"Limit {bound.name!r} of policy {bound.policy!r} cannot be counted: the store that counts limits does not "
+        "answer, and its on_store_failure says deny.",
         retry_after_seconds=_RETRY_AFTER_SECONDS,
     )
 

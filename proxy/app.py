@@ -21,8 +21,10 @@ from proxy.middlewares import with_errors, with_request_id
 from proxy.records import saved_microdollars
 from proxy.relay import RelayBounds
 from proxy.routes import HEALTH, Call, find_route
-from proxy.spool import Spool
+from proxy.spool import SPOOL_FOLDER_NAME, Spool
 from proxy.store.connection import Store
+from proxy.store.keys import Keys
+from proxy.store.reservations import probe
 from proxy.upstreams.client import ClientBounds, UpstreamClient
 from proxy.upstreams.dispatch import Dispatcher
 
@@ -90,12 +92,13 @@ async def open_gateway(
 ) -> AsyncIterator[Gateway]:
     """Open everything one worker needs; on the way out, what is held is settled and what is spooled delivered."""
     async with AsyncExitStack() as stack:
-        state = Store(state_url, name="state", metrics=metrics)
+        needed = probe(Keys(configuration.organization.id))
+        state = Store(state_url, name="state", metrics=metrics, probe=needed)
         cache = state if cache_url == state_url else Store(cache_url, name="cache_state", metrics=metrics)
         for store in {id(state): state, id(cache): cache}.values():
             stack.push_async_callback(store.close)
             await store.start()
-        spool = Spool(configuration.data_dir / "spool", worker)
+        spool = Spool(configuration.data_dir / SPOOL_FOLDER_NAME, worker)
         stack.callback(spool.close)
         client = await stack.enter_async_context(UpstreamClient(_client_bounds(configuration)))
         admissions = Admissions(

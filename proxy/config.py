@@ -41,7 +41,7 @@ from policies.policy import Policy  # noqa: TC001  likewise
 from policies.principals import Principal
 from policies.rulebook import Rulebook
 from policies.settings import Items, Milliseconds, Settings
-from policies.windows import parse_window
+from policies.windows import Rolling, parse_window
 from proxy import config_references
 from proxy.config_references import Problem
 
@@ -58,6 +58,8 @@ _VERSION_DIGITS = 12
 _SHORTEST_LEASE_MILLISECONDS = 1_000
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _LIMIT_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
+_BURST = "is the room of a bucket that refills, as with per: minute or a duration; leave it out here"
+_DATABASE = re.compile(r"/?|/[0-9]+", re.ASCII)
 _HOST = re.compile(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.%]+\]")
 
 
@@ -155,6 +157,9 @@ def _check_store(value: SecretStr) -> SecretStr:
     if text != EMBEDDED and (parts.scheme not in STORE_SCHEMES or not has_place):
         msg = f"no store: write {EMBEDDED}, or an address such as redis://host:6379/0, rediss://host:6380/0 or unix:///run/store.sock"
         raise ValueError(msg)
+    if parts.scheme in ("redis", "rediss") and _DATABASE.fullmatch(parts.path) is None:
+        msg = "no store: the path of its address is a database's number, as in redis://host:6379/0"
+        raise ValueError(msg)
     return value
 
 
@@ -181,9 +186,12 @@ def _rule_problems(policy: Policy) -> Iterator[Problem]:
 def _limit_problems(policy: Policy) -> Iterator[Problem]:
     for position, limit in enumerate(policy.limits):
         try:
-            parse_window(limit.per)
+            window = parse_window(limit.per)
         except ValueError as error:
             yield Problem(("limits", position, "per"), str(error))
+        else:
+            if limit.burst is not None and not isinstance(window, Rolling):
+                yield Problem(("limits", position, "burst"), _BURST)
         if limit.name is not None and _LIMIT_NAME.fullmatch(limit.name) is None:
             yield Problem(
                 ("limits", position, "name"), "may hold letters, digits and _ . - only: it goes out in headers"

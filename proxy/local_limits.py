@@ -1,7 +1,11 @@
 """Limits while the store is away: counted in this process, for its share among the workers (SPEC §10).
 
-A worker starts from what it last saw left, divided by the workers, rounded down; where it never saw anything, from the
-limit so divided. The arithmetic is `policies/windows`; this file knows no store, and is told the time.
+A worker starts from what it last saw left, divided by the workers, rounded down. However long ago that was, no more is
+left now, but for what has refilled; of a count that it never saw it knows only that no more than the limit is left,
+and divides that. Where all workers saw what was left, no more than that passes. Where some did not, at most the limit
+passes in an outage, whatever had been used before it, and what refills; so it is for each gateway that shares the
+store. If the store comes and goes, what was counted here stands until it has been told. The arithmetic is
+`policies/windows`; this file knows no store, and is told the time.
 """
 
 from __future__ import annotations
@@ -35,7 +39,7 @@ class LocalLimits:
         self._levels: OrderedDict[str, Level] = OrderedDict()
 
     def see(self, counts: Sequence[Count], levels: Sequence[Level]) -> None:
-        """Remember what the store said last of some counts, and forget what was counted there without it."""
+        """Remember what the store said last of some counts, and forget what was counted without it: it was told."""
         for count, level in zip(counts, levels, strict=True):
             self._levels.pop(count.key, None)
             self._seen[count.key] = level

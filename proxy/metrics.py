@@ -21,7 +21,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from policies.cacheability import Bypass
-from proxy.exchange import CacheResult, Outcome
+from proxy.exchange import CacheResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -217,7 +217,7 @@ class Metrics:
         )
         self.cache_lookups_total = self._counter(
             "cache_lookups_total",
-            "Verdicts of the cache on requests that were not refused before, and why nothing was served.",
+            "Verdicts of the cache on requests that reached it, and why nothing was served.",
             *("result", "reason"),
         )
         self.cache_stores_total = self._counter("cache_stores_total", "Answers put into the cache.").labels()
@@ -279,7 +279,11 @@ class Metrics:
             "store",
         )
         self.store_errors_total = self._counter("store_errors_total", "Failed round trips to a store.", "store")
-        self.store_up = self._gauge("store_up", "Whether the supervisor reaches a store (1) or not (0).", "store")
+        self.store_up = self._gauge(
+            "store_up",
+            "Whether the supervisor reaches a store, and may write what limits need (1), or not (0).",
+            "store",
+        )
         self.store_evicts = self._gauge(
             "store_evicts",
             "Whether a store that must keep limits forgets them when its memory is full (1) or not (0).",
@@ -317,7 +321,7 @@ class Metrics:
         self.requests_total.labels(exchange.route, model, project, status_class, exchange.outcome.value).inc()
         self._observe_times(exchange, model)
         if decision is not None:
-            self._observe_cache(exchange, decision.cache)
+            self._observe_cache(exchange, decision.cache, is_admitted=charged is not None)
             self._observe_adjustments(decision.adjustments)
             for advisory in decision.advisories:
                 self.advisories_total.labels(advisory).inc()
@@ -338,9 +342,9 @@ class Metrics:
             for gap_seconds in exchange.answer.token_gaps:
                 between.observe(gap_seconds)
 
-    def _observe_cache(self, exchange: Exchange, plan: CachePlan) -> None:
-        if exchange.outcome is Outcome.REJECTED and exchange.cache is CacheResult.BYPASS:
-            return  # refused before the cache had a say
+    def _observe_cache(self, exchange: Exchange, plan: CachePlan, *, is_admitted: bool) -> None:
+        if exchange.cache is CacheResult.BYPASS and not is_admitted:
+            return  # it ended before the cache had a say
         reason = exchange.cache_reason or (plan.reason if isinstance(plan, Bypass) else "none")
         self.cache_lookups_total.labels(exchange.cache.value, reason).inc()
         if exchange.is_stored:

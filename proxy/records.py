@@ -16,6 +16,7 @@ from policies.usage import UsageRecord, bounded, recorded_adjustments, recorded_
 from proxy.exchange import CacheResult
 
 if TYPE_CHECKING:
+    from policies.charges import WorstCase
     from policies.decision import Decision
     from policies.principals import Principal
     from proxy.exchange import Exchange
@@ -32,10 +33,10 @@ _encode: Final = msgspec.json.Encoder().encode
 def usage_record(exchange: Exchange, charged: Charged | None) -> bytes:
     """Return the usage record of a finished exchange as one line of JSON, without the line's end.
 
-    `charged` is None for a request that was charged nothing. Raises ValueError for an exchange without principal:
-    who is not known leaves no record.
+    `charged` is None for a request that was not admitted: it held nothing. Raises ValueError for an exchange without
+    principal: who is not known leaves no record.
     """
-    return _encode(_record(exchange, exchange.outcome.value, charged or NOTHING))
+    return _encode(_record(exchange, exchange.outcome.value, charged))
 
 
 def orphan_record(exchange: Exchange) -> bytes:
@@ -56,17 +57,20 @@ def orphan_record(exchange: Exchange) -> bytes:
     return _encode(_record(exchange, ORPHANED, charged))
 
 
-def _record(exchange: Exchange, outcome: str, charged: Charged) -> UsageRecord:
+def _record(exchange: Exchange, outcome: str, charged: Charged | None) -> UsageRecord:
     if exchange.principal is None:
         raise ValueError("an exchange without a principal leaves no usage record")
     return UsageRecord(
         outcome=outcome,
-        **_charge_facts(charged),
+        **_charge_facts(charged or NOTHING),
         **_time_facts(exchange),
         **_principal_facts(exchange.principal),
         **_answer_facts(exchange),
         **_cache_facts(exchange),
         **(_NO_DECISION if exchange.decision is None else _decision_facts(exchange.decision)),
+        **(
+            _NOTHING_HELD if exchange.decision is None or charged is None else _held_facts(exchange.decision.worst_case)
+        ),
     )
 
 
@@ -154,14 +158,18 @@ def _decision_facts(decision: Decision) -> dict[str, Any]:
         "model": decision.model.name,
         "end_user": bounded(asked.view.end_user),
         "input_bound_tokens": decision.worst_case.input_tokens,
-        "held_tokens": decision.worst_case.tokens,
-        "held_cost_microdollars": decision.worst_case.cost_microdollars,
         "prompts": decision.effective.view.prompt_count,
         "parameters": recorded_parameters(asked.fields),
         "unknown_fields": unknown_fields(asked.fields),
         "adjustments": recorded_adjustments(decision.adjustments),
     }
 
+
+def _held_facts(worst: WorstCase) -> dict[str, Any]:
+    return {"held_tokens": worst.tokens, "held_cost_microdollars": worst.cost_microdollars}
+
+
+_NOTHING_HELD: Final = {"held_tokens": 0, "held_cost_microdollars": 0}
 
 _NO_DECISION: Final[dict[str, Any]] = {
     "endpoint": None,
@@ -170,8 +178,6 @@ _NO_DECISION: Final[dict[str, Any]] = {
     "model": None,
     "end_user": None,
     "input_bound_tokens": 0,
-    "held_tokens": 0,
-    "held_cost_microdollars": 0,
     "prompts": 0,
     "parameters": {},
     "unknown_fields": (),

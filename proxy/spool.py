@@ -26,6 +26,9 @@ from proxy.store.connection import CommandRefused
 if TYPE_CHECKING:
     from pathlib import Path
 
+SPOOL_FOLDER_NAME = "spool"
+"""The folder in `data_dir` that all workers keep their files in."""
+
 BATCH_RECORDS = 64
 """Most records that are told in one go."""
 

@@ -25,10 +25,12 @@ from proxy.errors import StoreUnavailable
 from proxy.listening import listening, url_of
 from proxy.metrics import Metrics, add_up, render
 from proxy.records import USAGE_FILE_NAME
+from proxy.spool import SPOOL_FOLDER_NAME
 from proxy.store.connection import NO_EVICTION, Store
 from proxy.store.embedded import EmbeddedStore, Purpose
 from proxy.store.keys import Keys
 from proxy.store.outbox import Drainer
+from proxy.store.reservations import probe
 from proxy.workers import Workers
 
 if TYPE_CHECKING:
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from proxy.config import Configuration
+    from proxy.store.connection import Command
 
 EVICTION_INTERVAL_SECONDS = 2.0
 """How often the state store is asked whether it evicts: it may have been away at the start, or be another by now."""
@@ -66,6 +69,7 @@ async def supervise(configuration: Configuration, announce: Callable[[Listening]
     """
     async with contextlib.AsyncExitStack() as opened:
         opened.enter_context(_locked(configuration.data_dir))
+        _check_records_can_be_kept(configuration.data_dir)
         ports = opened.enter_context(
             listening(configuration.listen_address, setting="listen", count=configuration.workers)
         )
@@ -146,6 +150,19 @@ def _locked(data_dir: Path) -> Iterator[None]:
         os.close(lock)
 
 
+def _check_records_can_be_kept(data_dir: Path) -> None:
+    """Find out now, rather than with the first record. Raises CannotStart."""
+    usage = data_dir / USAGE_FILE_NAME
+    try:
+        (data_dir / SPOOL_FOLDER_NAME).mkdir(mode=0o700, exist_ok=True)
+        if usage.exists():
+            os.close(os.open(usage, os.O_RDWR | os.O_APPEND))
+    except OSError as error:
+        raise CannotStart(
+            f"{error.filename} cannot be used ({error.strerror}): move it away, or set another `data_dir`"
+        ) from error
+
+
 def _new_metrics(configuration: Configuration) -> Metrics:
     metrics = Metrics()
     metrics.build_info.labels(__version__, configuration.version).set(1)
@@ -174,7 +191,8 @@ async def _stores(configuration: Configuration, metrics: Metrics) -> AsyncIterat
 
         state_url = await find(Purpose.STATE, configuration.state_url)
         cache_url = await find(Purpose.CACHE, configuration.cache_state_url)
-        state = cache = await opened.enter_async_context(_client(Purpose.STATE, state_url, metrics))
+        needed = probe(Keys(configuration.organization.id))
+        state = cache = await opened.enter_async_context(_client(Purpose.STATE, state_url, metrics, needed))
         if cache_url != state_url:
             cache = await opened.enter_async_context(_client(Purpose.CACHE, cache_url, metrics))
         yield _Stores(state_url, cache_url, state, cache)
@@ -190,9 +208,9 @@ async def _embedded(purpose: Purpose, configuration: Configuration, metrics: Met
 
 
 @contextlib.asynccontextmanager
-async def _client(purpose: Purpose, url: str, metrics: Metrics) -> AsyncIterator[Store]:
+async def _client(purpose: Purpose, url: str, metrics: Metrics, needed: Sequence[Command] = ()) -> AsyncIterator[Store]:
     try:
-        store = Store(url, name=purpose.value, metrics=metrics)
+        store = Store(url, name=purpose.value, metrics=metrics, probe=needed)
     except ValueError as error:
         raise CannotStart(f"`{purpose.value}`: {error}") from error
     await store.start()
@@ -311,7 +329,7 @@ class _Gateway:
     def reasons_not_ready(self) -> Sequence[str]:
         reasons = [f"worker {number} is not serving" for number in self.workers.missing()]
         if not self.stores.state.is_available:
-            reasons.append("the state store is not reachable")
+            reasons.append("the state store cannot be reached, or not be written to")
         if self.ending.asked.is_set():
             reasons.append("the gateway is ending")
         return reasons

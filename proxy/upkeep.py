@@ -90,6 +90,11 @@ class Upkeep:
         self._spool.append(_SPOOL_KIND, _encode(settlement).decode())
         self._metrics.spool_records.set(len(self._spool))
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether ends wait that the store was not told yet."""
+        return len(self._spool) > 0
+
     async def renew(self) -> None:
         """Extend the leases of this worker's live requests. Raises StoreUnavailable.
 
@@ -126,7 +131,9 @@ class Upkeep:
     async def _try_to_book(self, orphan: Orphan) -> None:
         try:
             await self._book(orphan)
-        except CommandRefused as error:
+        except StoreUnavailable as error:
+            if not self._store.is_available:
+                raise
             _log.error("a hold cannot be booked", request_id=orphan.request_id, reason=error.message)
 
     async def _book(self, orphan: Orphan) -> None:
@@ -146,7 +153,7 @@ class Upkeep:
             self._metrics.spool_records.set(len(self._spool))
 
     async def _deliver_waiting(self) -> None:
-        if len(self._spool):
+        if self.is_behind:
             await self.deliver()
 
     async def _tell(self, records: Sequence[SpooledRecord]) -> Sequence[BaseException | None]:
@@ -164,12 +171,16 @@ class Upkeep:
 
     async def _repeat(self, name: str, work: Callable[[], Awaitable[None]], seconds: float) -> None:
         """Do something again and again; a store that is away is waited for, a fault is logged and counted."""
+        told = None
         while True:
             try:
                 if self._store.is_available:
                     await work()
+                    told = None
             except StoreUnavailable as error:
-                _log.info("upkeep waits for the store", work=name, reason=error.message)
+                if error.message != told:
+                    _log.info("upkeep waits for the store", work=name, reason=error.message)
+                told = error.message
             except Exception:  # noqa: BLE001  the outermost frame of a task
                 self._note_fault(name)
             await asyncio.sleep(seconds)

@@ -3,10 +3,10 @@
 A `Store` speaks to one Redis-protocol server over one multiplexed connection (a *lane*); commands that are large or
 may take longer than the usual bound travel in a second lane, where they hold up nobody. Each lane has a breaker: when
 the server refuses, hangs or goes away, its callers are told at once, and the lane knocks again every
-`PROBE_INTERVAL_SECONDS`.
+`PROBE_INTERVAL_SECONDS`. A store that answers but does not carry out its probe is away too.
 
     connecting ──answered──▶ up ──connection lost──▶ connecting
-         │                    └──no answer in time──▶ away
+         │                    └──no answer in time, probe refused──▶ away
          └──refused, no answer──▶ away ──knock answered──▶ up
 
 Foreign exceptions end here: whatever redis-py or the socket says travels on as `StoreUnavailable`. This file knows no
@@ -50,6 +50,9 @@ if TYPE_CHECKING:
 Argument: TypeAlias = str | bytes | int | float
 """What a command may be made of. Text is sent as UTF-8."""
 
+Command: TypeAlias = tuple[Argument, ...]
+"""A command's name and what follows it."""
+
 Reply: TypeAlias = Any  # a server's reply has whatever shape its command gives it: bytes, int, None, lists of these
 """What came back, undecoded (RESP2)."""
 
@@ -78,6 +81,7 @@ NO_EVICTION = "noeviction"
 """The `maxmemory-policy` of a server that forgets nothing."""
 
 _NO_ANSWER = "it did not answer in time"
+_UNUSABLE = "it answers, but refuses what it is needed for"
 _RETRY_AFTER_SECONDS = 1
 _CLOCK_SAMPLES = 8
 _MICROSECONDS = 1_000_000
@@ -102,8 +106,8 @@ _REPEATABLE = frozenset(
 )
 """Plain commands that may be sent twice when a connection breaks before the answer; scripts always may."""
 
-_PASSING_REFUSALS = ("MISCONF", "NOREPLICAS", "BUSY ", "UNKILLABLE")
-"""Error replies that speak of the server's state, not of the command: worth another try later.
+_PASSING_REFUSALS = ("MISCONF", "NOREPLICAS", "BUSY ", "UNKILLABLE", "WRONGTYPE")
+"""Error replies that speak of the server's state, or of what another left at a key: worth another try later.
 
 Those that redis-py has a class of its own for (OOM, NOPERM, CLUSTERDOWN, MOVED, …) are all of this sort.
 """
@@ -197,18 +201,18 @@ class _Lane:
             except Exception as error:  # noqa: BLE001 - outermost frame: the lane has to go on knocking
                 if self._knock.is_set():
                     continue  # the store came up meanwhile, so this attempt tells nothing
-                self._go_away(_reason_of(error), error)
+                self.go_away(_reason_of(error), error)
             else:
                 await self._use(connection)
                 short_lives = short_lives + 1 if self._loop.time() - began < FLAPPING_SECONDS else 0
                 if self.state is _State.CONNECTING and short_lives > 1:
-                    self._go_away("it hangs up as soon as it has answered")
+                    self.go_away("it hangs up as soon as it has answered")
             if self.state is _State.AWAY:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._knock.wait(), PROBE_INTERVAL_SECONDS)
 
     async def _connect(self) -> AbstractConnection:
-        """Open a connection on which PING and TIME have been answered; cleans up after itself if it fails."""
+        """Open a connection on which PING, TIME and the probe were answered; cleans up after itself if it fails."""
         connection = self._store.new_connection()
         try:
             async with asyncio.timeout(self._timeout_seconds):
@@ -218,6 +222,9 @@ class _Lane:
                 left = time.time()
                 await connection.send_command("TIME", check_health=False)
                 self._store.note_time(await connection.read_response(), left)
+                await connection.send_packed_command(list(map(_pack, self._store.probe)), check_health=False)
+                for _ in self._store.probe:
+                    await connection.read_response()
         except BaseException:
             await connection.disconnect(nowait=True)
             raise
@@ -298,7 +305,8 @@ class _Lane:
         if self._queued:
             self._wake.set()
 
-    def _go_away(self, reason: str, error: BaseException | None = None) -> None:
+    def go_away(self, reason: str, error: BaseException | None = None) -> None:
+        """Open the breaker, and knock from time to time."""
         if self.state is not _State.AWAY:
             _log.warning("store is away", store=self._store.name, reason=reason, detail=str(error or reason))
         self._store.errors.inc()
@@ -346,7 +354,7 @@ class _Lane:
         waiting = [call for call in (*self._sent, *self._queued) if not call.reply.done()]
         overdue = [call for call in waiting if call.deadline <= now]
         if any(now - call.asked_at >= self._timeout_seconds for call in overdue):
-            self._go_away(_NO_ANSWER)
+            self.go_away(_NO_ANSWER)
             return
         for call in overdue:
             call.fail(self._store.unavailable(_NO_ANSWER))
@@ -364,12 +372,22 @@ class Store:
     the server was last asked, about a second ago.
     """
 
-    def __init__(self, url: str, *, name: str, metrics: Metrics, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        name: str,
+        metrics: Metrics,
+        timeout_seconds: float = TIMEOUT_SECONDS,
+        probe: Sequence[Command] = (),
+    ) -> None:
         """Take the address (`unix://`, `redis://` or `rediss://`); raises ValueError if it is none.
 
-        `name` is how messages and metrics call this store: `state` or `cache_state`.
+        `name` is how messages and metrics call this store: `state` or `cache_state`. `probe` are commands that it has
+        to carry out, when it is connected and about every second: without them it is of no use, and counts as away.
         """
         self.name = name
+        self.probe = probe
         self.timeout_seconds = timeout_seconds
         self._settings = _read_address(url)
         self._connection_class: type[AbstractConnection] = self._settings.pop("connection_class", Connection)
@@ -384,6 +402,7 @@ class Store:
         self._clock_task: asyncio.Task[None] | None = None
         self._offsets: deque[tuple[float, float]] = deque(maxlen=_CLOCK_SAMPLES)
         self.is_nearly_full = False
+        self._last_refusal = ""
 
     async def start(self) -> None:
         """Connect. Returns when the store has answered or turned out to be away; never raises for the latter."""
@@ -503,13 +522,22 @@ class Store:
         return self._patient
 
     async def _follow_clock(self) -> None:
-        """Ask for the time and the memory while all is well; while it is not, the lane's own knocking asks for time."""
+        """Ask for time, memory and probe while all is well; while it is not, the lane's own knocking does."""
         while True:
             await asyncio.sleep(CLOCK_INTERVAL_SECONDS)
             left = time.time()
             with suppress(StoreUnavailable):
                 self.note_time(await self.command("TIME"), left)
                 await self.look_at_memory()
+            await self._try_probe()
+
+    async def _try_probe(self) -> None:
+        try:
+            for command in self.probe:
+                await self.command(*command)
+        except StoreUnavailable as error:
+            if self._quick is not None and self.is_available:  # else it is away for another reason, which was told
+                self._quick.go_away(_UNUSABLE, error)
 
     def note_time(self, reply: Reply, left: float) -> None:
         """Take a reply to TIME whose command left at `left`, Unix seconds; the quickest of the last trips counts."""
@@ -535,14 +563,17 @@ class Store:
             self._patient.knock()
 
     def unavailable(self, reason: str) -> StoreUnavailable:
-        """Make the error that a caller gets; it names no address, since messages reach clients."""
+        """Make the error that a caller gets; it names no address."""
         return StoreUnavailable(
             f"The {self.name} store is not available: {reason}.", retry_after_seconds=_RETRY_AFTER_SECONDS
         )
 
     def refused(self, name: str, error: ResponseError) -> StoreUnavailable:
-        """Make the error for one command that the server did not carry out."""
+        """Make the error for one command that the server did not carry out; the log is told when it is a new one."""
         message = f"The {self.name} store refused {name}: {error}."
+        if message != self._last_refusal:
+            self._last_refusal = message
+            _log.warning("store refused a command", store=self.name, command=name, reason=str(error))
         is_for_good = type(error) is ResponseError and not str(error).startswith(_PASSING_REFUSALS)
         kind = CommandRefused if is_for_good else StoreUnavailable
         return kind(message, retry_after_seconds=_RETRY_AFTER_SECONDS)
@@ -567,4 +598,6 @@ def _reason_of(error: Exception) -> str:
         return "it does not accept our credentials"
     if isinstance(error, BusyLoadingError):
         return "it is still loading its data"
+    if isinstance(error, ResponseError):
+        return _UNUSABLE
     return "it cannot be reached"

@@ -8,6 +8,7 @@ Cached answers have none: they spread over all slots. This file knows no command
     {org}:leases                                                      zset    live holds by the end of their lease
     {org}:outbox                                                      stream  usage records until they are drained
     {org}:drainer                                                     string  who drains
+    {org}:probe                                                       string  written to find out whether one may write
     entry:<cache key>:<form>                                          string  one stored answer, `stream` or `whole`
 """
 
@@ -42,7 +43,7 @@ def part(text: str) -> str:
 class Keys:
     """The keys of one organization."""
 
-    __slots__ = ("_holds", "_limits", "drainer", "leases", "outbox")
+    __slots__ = ("_holds", "_limits", "drainer", "leases", "outbox", "probe")
 
     def __init__(self, organization: str) -> None:
         """Make the names of an organization by its id."""
@@ -50,6 +51,7 @@ class Keys:
         self.leases = f"{tag}:leases"
         self.outbox = f"{tag}:outbox"
         self.drainer = f"{tag}:drainer"
+        self.probe = f"{tag}:probe"
         self._holds = f"{tag}:hold:"
         self._limits = f"{tag}:limit:"
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from datetime import tzinfo
 
     from policies.limits import BoundLimit
-    from proxy.store.connection import Argument, Reply, Store
+    from proxy.store.connection import Argument, Command, Reply, Store
     from proxy.store.keys import Keys
 
 HOLD_LIFE_MILLISECONDS: Final = 86_400_000
@@ -32,6 +32,8 @@ TOMBSTONE_LIFE_MILLISECONDS: Final = 600_000
 """How long it is known that a request has ended, so that its settlement is not booked twice."""
 LONG_TOMBSTONE_LIFE_MILLISECONDS: Final = 2 * HOLD_LIFE_MILLISECONDS
 """Likewise for those few that may be told again much later: what comes from the spool, and orphans."""
+PROBE_LIFE_MILLISECONDS: Final = 60_000
+"""How long the key stands that was written to find out whether the store takes writes."""
 LEASES_PER_LIFE: Final = 3
 """A limit's key outlives its refilling by this many leases: room that is held in it is not forgotten."""
 
@@ -89,6 +91,7 @@ class Share(msgspec.Struct, frozen=True, array_like=True):
     """
 
     key: str
+    capacity: int
     amount: int
     period: int
     taken: int
@@ -185,7 +188,7 @@ class Reservations:
         arguments += (self._grace, age, "skip" if may_be_forgotten(settlement, age) else "book")
         for each in settlement.shares:
             keys.append(each.key)
-            arguments += (each.amount, each.period, each.taken, each.until)
+            arguments += (each.capacity, each.amount, each.period, each.taken, each.until)
         return self._store.send_script(_SETTLE, keys, arguments)
 
     async def renew(self, request_ids: Sequence[str], lives: Mapping[str, int]) -> int:
@@ -219,10 +222,20 @@ class Reservations:
         return [_orphan(request_id, reply) for request_id, reply in zip(ids, replies, strict=True)]
 
 
+def probe(keys: Keys) -> tuple[Command, ...]:
+    """Return what a store has to carry out if limits are to be counted in it: to write, and to know its own keys."""
+    return (
+        ("SET", keys.probe, 1, "PX", PROBE_LIFE_MILLISECONDS),
+        ("ZCARD", keys.leases),
+        ("XLEN", keys.outbox),
+    )
+
+
 def share(count: Count, taken: int) -> Share:
     """Return what a request takes from a count."""
     tank = count.bound.tank
-    return Share(count.key, tank.amount, tank.period, taken, 0 if count.span is None else count.span.end)
+    until = 0 if count.span is None else count.span.end
+    return Share(count.key, tank.capacity, tank.amount, tank.period, taken, until)
 
 
 def may_be_forgotten(settlement: Settlement, age: int) -> bool:

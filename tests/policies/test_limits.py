@@ -22,6 +22,7 @@ from policies.principals import Principal
 from policies.requests.asked import EffectiveRequest, Endpoint
 from policies.requests.dialects import view_of
 from policies.usage import Usage
+from policies.windows import MAX_COUNT
 
 FIELDS = {"prompt": "hi", "user": "customer"}
 EFFECTIVE = EffectiveRequest(Endpoint.COMPLETIONS, FIELDS, view_of(Endpoint.COMPLETIONS, FIELDS))
@@ -114,7 +115,7 @@ def test_what_a_hit_takes(settings: dict[str, Any], usage: Usage | None, takes: 
 
 
 def test_an_absurd_ask_is_more_than_any_limit() -> None:
-    bound = bind(NamedLimit("p", limit(of="tokens", limit=10**30)), worst=WorstCase(1, 10**40, 0))[0]
+    bound = bind(NamedLimit("p", limit(of="tokens", limit=MAX_COUNT)), worst=WorstCase(1, 10**40, 0))[0]
     assert bound.ask == MORE_THAN_ANY > bound.tank.capacity
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -8,7 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies import windows
-from policies.windows import MAX_LEVEL, Calendar, Level, Rolling, Span, Tank, Unwindowed, Window, make_tank
+from policies.windows import MAX_COUNT, MAX_LEVEL, Calendar, Level, Rolling, Span, Tank, Unwindowed, Window, make_tank
+
+if TYPE_CHECKING:
+    from random import Random
 
 BERLIN = ZoneInfo("Europe/Berlin")
 DAY = 86_400_000
@@ -81,7 +85,11 @@ def test_every_moment_lies_in_its_calendar_window(unit: Calendar, now: int, zone
     assert windows.calendar_span(unit, now, ZoneInfo(zone)).holds(now)
 
 
-@given(limit=st.integers(0, 10**19), window=st.integers(1, 10 * 366 * DAY), burst=st.none() | st.integers(1, 10**19))
+@given(
+    limit=st.integers(0, MAX_COUNT),
+    window=st.integers(1, 10 * 366 * DAY),
+    burst=st.none() | st.integers(1, MAX_COUNT),
+)
 def test_a_tank_is_never_faster_than_its_limit_and_always_exact(limit: int, window: int, burst: int | None) -> None:
     tank = make_tank(Rolling(window), limit, burst)
     assert tank.capacity * tank.period <= MAX_LEVEL
@@ -158,9 +166,52 @@ def test_an_ask_fits_exactly_when_it_was_said_to(spent: int, carry: int, ask: in
     assert wait == 0 or not windows.fits(level, tank, ask, NOW + wait - 1)
 
 
-def test_a_charge_that_is_told_late_has_been_refilling() -> None:
-    tank = Tank(5, 1, 12_000)
-    assert windows.take(Level(at=NOW), tank, NOW, spend=3, age=18_000) == Level(2, 6_000, 0, NOW)
+def told_late(level: Level, tank: Tank, now: int, ends: list[tuple[int, int]]) -> Level:
+    """Book requests that ended so long ago and took so much, in the order in which they are told."""
+    for age, taken in ends:
+        level = windows.take_late(level, tank, windows.booking_time(level, now, age), taken)
+    return windows.leaked(level, tank, now)
+
+
+@pytest.mark.parametrize(
+    ("at", "ends", "left"),
+    [
+        pytest.param(0, [(18_000, 3)], Level(2, 6_000, 0, NOW), id="one has been refilling since"),
+        pytest.param(0, [(18_000, 1)] * 3, Level(2, 6_000, 0, NOW), id="three that ended at once refill once"),
+        pytest.param(
+            0, [(18_000, 2), (6_000, 2)], Level(3, 6_000, 0, NOW), id="one after the other, as if told in time"
+        ),
+        pytest.param(
+            0, [(6_000, 2), (18_000, 2)], Level(4, 6_000, 0, NOW), id="what comes after a later one has not refilled"
+        ),
+        pytest.param(NOW, [(18_000, 3)], Level(3, 0, 0, NOW), id="nor has what is older than the level"),
+        pytest.param(NOW + DAY, [(0, 3)], Level(3, 0, 0, NOW), id="a level from before the clock was set back"),
+        pytest.param(NOW, [(0, 4), (0, 4)], Level(5, 0, 0, NOW), id="a tank is filled to its capacity and no more"),
+        pytest.param(0, [(30_000, 50)], Level(3, 6_000, 0, NOW), id="and refills from then on"),
+    ],
+)
+def test_what_is_told_late(at: int, ends: list[tuple[int, int]], left: Level) -> None:
+    assert told_late(Level(at=at), Tank(5, 1, 12_000), NOW, ends) == left
+
+
+def test_a_level_above_its_capacity_stays_when_more_is_told_late() -> None:
+    assert windows.take_late(Level(7, 0, 0, NOW), Tank(5, 1, 12_000), NOW, 3) == Level(7, 0, 0, NOW)
+
+
+def test_what_does_not_refill_keeps_all_that_is_told_late() -> None:
+    assert windows.take_late(Level(at=NOW), Tank(5), NOW, 50) == Level(50, 0, 0, NOW)
+
+
+@given(ends=st.lists(st.tuples(st.integers(0, 90_000), st.integers(0, 9)), max_size=20), order=st.randoms())
+def test_late_ends_refill_as_if_told_in_time_and_never_more(ends: list[tuple[int, int]], order: Random) -> None:
+    tank, in_time = Tank(1_000, 1, 12_000), Level()
+    ends.sort(reverse=True)
+    for age, taken in ends:
+        in_time = windows.take(in_time, tank, NOW - age, spend=taken)
+    in_time = windows.leaked(in_time, tank, NOW)
+    assert told_late(Level(), tank, NOW, ends) == in_time
+    order.shuffle(ends)
+    assert windows.left(told_late(Level(), tank, NOW, ends), tank) <= windows.left(in_time, tank)
 
 
 def test_a_clock_that_goes_back_refills_nothing() -> None:

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from admitting import KEYS, decision, exchange, held, records, served, spent, worker
+from structlog.testing import capture_logs
 
 from policies.errors import LimitExceeded
 from policies.usage import Usage
+from policies.windows import MAX_COUNT
 from proxy.errors import NoUpstreamLeft, StoreUnavailable
 from proxy.exchange import CacheResult, Outcome
 from proxy.store.entries import StoredAnswer
@@ -141,7 +143,7 @@ async def test_a_failure_before_the_first_token_costs_the_request_alone(valkey: 
 
 
 async def test_every_key_but_the_outbox_has_an_end(valkey: StoreServer, tmp_path: Path) -> None:
-    limits = [*ALL, {"of": "tokens", "limit": 10**18, "per": "month", "by": ["organization"]}]
+    limits = [*ALL, {"of": "tokens", "limit": MAX_COUNT, "per": "month", "by": ["organization"]}]
     async with worker(valkey.url, tmp_path) as at:
         decided = decision(limits, temperature=0)
         async with at.admissions.admit(decided, exchange(decided)):
@@ -462,6 +464,25 @@ async def test_limits_while_the_store_is_away(tmp_path: Path, on_store_failure: 
         assert len(at.spool) == ends.count("passed")
 
 
+async def test_a_store_that_comes_and_goes_gives_no_second_share(
+    own_valkey: StoreServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def deliver_nothing() -> None:
+        pass
+
+    decided = decision([FIVE])
+    async with worker(own_valkey.url, tmp_path) as at:
+        assert await go(at, decided) == "passed"
+        own_valkey.kill()
+        assert [await go(at, decided) for _ in range(5)] == ["passed"] * 4 + ["refused"]
+        monkeypatch.setattr(at.admissions._upkeep, "deliver", deliver_nothing)  # noqa: SLF001  it has not come to it
+        own_valkey.start()
+        await eventually(lambda: at.state.is_available)
+        assert await go(at, decided) == "passed"
+        own_valkey.kill()
+        assert await go(at, decided) == "refused"
+
+
 async def test_a_limit_that_says_deny_is_a_503_that_says_when_to_retry(tmp_path: Path) -> None:
     decided = decision([FIVE, {**HUNDRED, "on_store_failure": "deny"}])
     async with worker("unix:///nowhere", tmp_path) as at:
@@ -470,6 +491,20 @@ async def test_a_limit_that_says_deny_is_a_503_that_says_when_to_retry(tmp_path:
                 pytest.fail("it was admitted")
     assert caught.value.retry_after_seconds == 1
     assert "tokens-per-minute-by-user" in caught.value.message
+
+
+async def test_what_a_store_says_of_itself_reaches_the_log_and_no_client(valkey: StoreServer, tmp_path: Path) -> None:
+    decided = decision([{**FIVE, "on_store_failure": "deny"}])
+    async with worker(valkey.url, tmp_path) as at:
+        with valkey.client() as client, capture_logs() as logs:
+            client.set(at.admissions.reservations.counts(decided.limits, at.admissions.now())[0].key, "junk")
+            with pytest.raises(StoreUnavailable) as caught:
+                await at.admissions.admit(decided, exchange(decided)).__aenter__()
+    assert caught.value.message == (
+        "Limit 'requests-per-minute-by-user' of policy 'p' cannot be counted: the store that counts limits does not "
+        "answer, and its on_store_failure says deny."
+    )
+    assert [line["reason"] for line in logs if "WRONGTYPE" in line.get("reason", "")] != []
 
 
 async def test_what_was_used_while_the_store_was_away_is_booked_when_it_is_back(

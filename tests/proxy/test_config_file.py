@@ -245,6 +245,14 @@ BAD = [
         ["1: state: no store: write embedded, or an address such as redis://host:6379/0"],
         id="a store of another protocol",
     ),
+    *(
+        pytest.param(
+            f'state: "redis://:{SECRET}@h/{path}"',
+            ["1: state: no store: the path of its address is a database's number, as in redis://host:6379/0"],
+            id=f"a store's database {path}",
+        )
+        for path in ("prod", "0/1", "-1", "1.5")
+    ),
     pytest.param(
         f'state: "redis://:{SECRET}@[h"',
         ["1: state: no address: the host or the port is malformed"],
@@ -283,6 +291,32 @@ BAD = [
         "policies: {d: {limits: [{of: tokens, limit: 5, per: fortnight, by: [user]}]}}",
         ["1: policies.d.limits[0].per: 'fortnight' is no window: write second, minute, hour"],
         id="a limit per something unknown",
+    ),
+    *(
+        pytest.param(
+            f"policies: {{d: {{limits: [{{of: {of}, limit: 5, {per} burst: 9, by: [user]}}]}}}}",
+            ["1: policies.d.limits[0].burst: is the room of a bucket that refills, as with per: minute or a duration"],
+            id=f"a burst of what does not refill: {of} {per}",
+        )
+        for of, per in (
+            *(("tokens", "per: day,"), ("requests", "per: week,")),
+            *(("tokens", "per: month,"), ("concurrency", "")),
+        )
+    ),
+    pytest.param(
+        "policies: {d: {limits: [{of: tokens, limit: 5, per: day, by: [user], models: []}]}}",
+        ["1: policies.d.limits[0].models: needs at least one entry"],
+        id="a limit for no model",
+    ),
+    pytest.param(
+        "policies: {d: {limits: [{of: tokens, limit: 10000000000001, per: day, by: [user]}]}}",
+        ["1: policies.d.limits[0].limit: must be 10000000000000 or less, not 10000000000001"],
+        id="a limit above the largest",
+    ),
+    pytest.param(
+        "policies: {d: {limits: [{of: tokens, limit: 5, burst: 100000000000000, per: 1d, by: [user]}]}}",
+        ["1: policies.d.limits[0].burst: must be 10000000000000 or less, not 100000000000000"],
+        id="a burst above the largest",
     ),
     pytest.param(
         "policies: {d: {limits: [{of: tokens, limit: 5, per: day, by: [usr]}]}}",

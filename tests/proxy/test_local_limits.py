@@ -48,6 +48,14 @@ def test_a_worker_has_its_share(workers: int, limit: dict[str, Any], seen: Level
     assert admitted(local, limit) == passes
 
 
+def test_in_an_outage_one_more_limit_passes_at_most_whatever_each_worker_saw() -> None:
+    workers = [LocalLimits(workers=3, held_here=lambda _key: 0) for _ in range(3)]
+    limit = {**FIVE, "limit": 12, "per": "day"}
+    workers[0].see(counts(limit), [Level(spent=12, at=NOW)])
+    workers[1].see(counts(limit), [Level(spent=3, at=NOW - 9)])
+    assert [admitted(local, limit) for local in workers] == [0, 3, 4]
+
+
 def test_concurrency_begins_with_what_is_under_way_here() -> None:
     assert admitted(LocalLimits(workers=1, held_here=lambda _key: 3), AT_ONCE) == 1
 

@@ -106,7 +106,7 @@ COUNTED = {
     ),
     "a bypass says why": (
         make_exchange(decision=make_decision(Bypass("not-deterministic")), cache=CacheResult.BYPASS),
-        None,
+        Charged(),
         {'cache_lookups_total{reason="not-deterministic",result="bypass"}': 1},
     ),
     "an answer put into the cache is counted": (
@@ -171,9 +171,20 @@ def test_what_a_hit_saved_is_counted_in_dollars() -> None:
     assert samples(page(metrics))['saved_usd_total{model="m",project="p"}'] == pytest.approx(0.003)
 
 
-def test_a_refusal_before_the_look_up_is_no_verdict_of_the_cache() -> None:
+@pytest.mark.parametrize(
+    ("status", "outcome", "reason"),
+    [
+        pytest.param(429, Outcome.REJECTED, None, id="a limit refused it"),
+        pytest.param(429, Outcome.REJECTED, "not-deterministic", id="which would not have looked anyway"),
+        pytest.param(503, Outcome.FAILED, None, id="its limits could not be counted"),
+        pytest.param(0, Outcome.CLIENT_LEFT, None, id="its client left before it was admitted"),
+    ],
+)
+def test_what_ended_before_its_admission_is_no_verdict_of_the_cache(
+    status: int, outcome: Outcome, reason: str | None
+) -> None:
     metrics = Metrics()
-    metrics.observe(make_exchange(cache=CacheResult.BYPASS, outcome=Outcome.REJECTED, status=429), None)
+    metrics.observe(make_exchange(cache=CacheResult.BYPASS, cache_reason=reason, outcome=outcome, status=status), None)
     assert metrics.snapshot()["cache_lookups_total"] == []
 
 

@@ -206,6 +206,14 @@ def test_a_request_refused_before_its_decision_leaves_a_record_too() -> None:
     assert (found["status"], found["outcome"], found["error_code"]) == (400, "rejected", "invalid_json")
 
 
+def test_a_request_that_was_not_admitted_held_nothing() -> None:
+    exchange = finished({"max_tokens": 50})
+    exchange.status, exchange.outcome = 429, Outcome.REJECTED
+    found = record(exchange, None)
+    assert (found["held_tokens"], found["held_cost_microdollars"]) == (0, 0)
+    assert found["input_bound_tokens"] > 0
+
+
 def test_who_is_not_known_leaves_no_record() -> None:
     with pytest.raises(ValueError, match="principal"):
         usage_record(Exchange("req_3", STARTED_AT, STARTED), None)

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from stores import StoreServer
+
 START_SECONDS = 30
 NOWHERE = "http://127.0.0.1:9/v1"
 
@@ -110,7 +112,7 @@ def test_a_worker_that_is_away_keeps_nobody_out(tmp_path: Path) -> None:
         assert call(gateway.base_url, "GET", "/v1/models", bearer("alice")).status == 200
 
 
-def test_readiness_follows_the_state_store(tmp_path: Path, own_valkey_on_tcp: Any) -> None:  # noqa: ANN401  see stores
+def test_readiness_follows_the_state_store(tmp_path: Path, own_valkey_on_tcp: StoreServer) -> None:
     made = settings(NOWHERE, users={"alice": {}}, state=own_valkey_on_tcp.url)
     with Gateway(tmp_path, made) as gateway:
         assert status(gateway, "/readyz") == 200
@@ -121,7 +123,28 @@ def test_readiness_follows_the_state_store(tmp_path: Path, own_valkey_on_tcp: An
         assert call(gateway.base_url, "GET", "/v1/models", bearer("alice")).status == 200
 
 
-def test_a_cache_that_is_away_is_told_and_keeps_nobody_out(tmp_path: Path, own_valkey_on_tcp: Any) -> None:  # noqa: ANN401  see stores
+@pytest.mark.parametrize(
+    ("spoil", "mend"),
+    [
+        pytest.param("REPLICAOF 127.0.0.1 1", "REPLICAOF NO ONE", id="a replica"),
+        pytest.param("CONFIG SET maxmemory 1", "CONFIG SET maxmemory 0", id="a full memory"),
+        pytest.param("SET tidegate:{org_default}:outbox junk", "DEL tidegate:{org_default}:outbox", id="a wrong type"),
+    ],
+)
+def test_readiness_follows_whether_the_state_store_takes_writes(
+    tmp_path: Path, own_valkey_on_tcp: StoreServer, spoil: str, mend: str
+) -> None:
+    made = settings(NOWHERE, users={"alice": {}}, state=own_valkey_on_tcp.url)
+    with Gateway(tmp_path, made) as gateway, own_valkey_on_tcp.client() as client:
+        client.execute_command(*spoil.split())
+        assert eventually(lambda: status(gateway, "/readyz") == 503)
+        assert metric(gateway, 'store_up{store="state"}') == 0
+        client.execute_command(*mend.split())
+        assert eventually(lambda: status(gateway, "/readyz") == 200)
+        assert metric(gateway, 'store_up{store="state"}') == 1
+
+
+def test_a_cache_that_is_away_is_told_and_keeps_nobody_out(tmp_path: Path, own_valkey_on_tcp: StoreServer) -> None:
     made = settings(NOWHERE, users={"alice": {}}, cache_state=own_valkey_on_tcp.url)
     with Gateway(tmp_path, made) as gateway:
         own_valkey_on_tcp.kill()
@@ -205,7 +228,7 @@ def test_a_taken_port_is_refused_in_one_line(shared: Gateway, setting: str) -> N
     assert f"`{setting}`" in line
 
 
-def test_a_store_that_evicts_is_refused(tmp_path: Path, own_valkey_on_tcp: Any) -> None:  # noqa: ANN401  see stores
+def test_a_store_that_evicts_is_refused(tmp_path: Path, own_valkey_on_tcp: StoreServer) -> None:
     with own_valkey_on_tcp.client() as client:
         client.config_set("maxmemory-policy", "allkeys-lru")
     made = settings(NOWHERE, users={"alice": {}}, state=own_valkey_on_tcp.url)
@@ -213,7 +236,7 @@ def test_a_store_that_evicts_is_refused(tmp_path: Path, own_valkey_on_tcp: Any) 
         pass
 
 
-def test_a_store_that_evicts_once_it_is_there_is_told(tmp_path: Path, own_valkey_on_tcp: Any) -> None:  # noqa: ANN401  see stores
+def test_a_store_that_evicts_once_it_is_there_is_told(tmp_path: Path, own_valkey_on_tcp: StoreServer) -> None:
     own_valkey_on_tcp.kill()
     with Gateway(tmp_path, settings(NOWHERE, users={"alice": {}}, state=own_valkey_on_tcp.url)) as gateway:
         own_valkey_on_tcp.start()
@@ -224,9 +247,27 @@ def test_a_store_that_evicts_once_it_is_there_is_told(tmp_path: Path, own_valkey
         assert gateway.log.count("maxmemory-policy allkeys-lru") == 1
 
 
+def occupy(path: Path) -> None:
+    """Put a folder where a file belongs, or the reverse."""
+    path.parent.mkdir()
+    if path.suffix:
+        path.mkdir()
+    else:
+        path.touch()
+
+
+@pytest.mark.parametrize("name", ["spool", "usage.jsonl"])
+def test_a_data_folder_that_holds_something_else_is_refused_in_one_line(tmp_path: Path, name: str) -> None:
+    occupy(tmp_path / "data" / name)
+    with pytest.raises(CommandFailed) as failed, Gateway(tmp_path, settings(NOWHERE, users={"alice": {}})):
+        pass
+    [status_line, line] = [line for line in str(failed.value).splitlines() if line]
+    assert status_line == "exit status 2"
+    assert line.startswith(f"tidegate: {tmp_path / 'data' / name} cannot be used (")
+
+
 def test_a_worker_that_cannot_serve_ends_the_start_in_one_line(tmp_path: Path) -> None:
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "spool").write_text("a file where a folder should be")
+    (tmp_path / "data" / "spool" / "0-0.spool").mkdir(parents=True)
     with pytest.raises(CommandFailed) as failed, Gateway(tmp_path, settings(NOWHERE, users={"alice": {}})):
         pass
     said = [line for line in str(failed.value).splitlines() if line]

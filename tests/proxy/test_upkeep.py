@@ -6,10 +6,12 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from admitting import KEYS, decision, exchange, records, spent, worker
+from admitting import KEYS, decision, exchange, records, served, spent, worker
 from msgspec.structs import replace
 from stores import eventually
 
+from policies.usage import Usage
+from proxy.errors import StoreUnavailable
 from proxy.store.reservations import Ending, Settlement, share
 
 if TYPE_CHECKING:
@@ -87,7 +89,7 @@ async def test_a_hold_that_the_store_refuses_to_book_does_not_hold_up_the_others
     async with worker(valkey.url, tmp_path) as at:
         with valkey.client() as client:
             client.set(odd_key, "no hash")
-            for name, limits in (("odd", f'[["{odd_key}",1,1,1,0]]'), ("even", "[]")):
+            for name, limits in (("odd", f'[["{odd_key}",1,1,1,1,0]]'), ("even", "[]")):
                 client.hset(KEYS.hold(name), mapping={"state": "held", "limits": limits, "record": "{}"})
             client.zadd(KEYS.leases, {"odd": 1, "even": 2})
             await at.admissions._upkeep.sweep()  # noqa: SLF001  what its loop does
@@ -138,6 +140,28 @@ async def test_what_the_spool_holds_and_nobody_can_read_is_set_aside(valkey: Sto
         at.spool.append("settlement", "no json")
         await eventually(lambda: len(at.spool) == 0)
     assert (tmp_path / "refused.jsonl").exists()
+
+
+@pytest.mark.parametrize("odd", ["outbox", "leases", "limit"])
+async def test_a_settlement_that_is_refused_waits_until_its_key_is_mended(
+    valkey: StoreServer, tmp_path: Path, odd: str
+) -> None:
+    decided = decision([{"of": "tokens", "limit": 1_000, "per": "day", "by": ["user"]}])
+    told = exchange(decided)
+    async with worker(valkey.url, tmp_path) as at:
+        with valkey.client() as client:
+            async with at.admissions.admit(decided, told) as admission:
+                key = {"outbox": KEYS.outbox, "leases": KEYS.leases, "limit": admission.counts[0].key}[odd]
+                client.delete(key)
+                client.set(key, "junk")
+                served(told, Usage(4, 6))
+            with pytest.raises(StoreUnavailable):
+                await at.admissions._upkeep.deliver()  # noqa: SLF001  what its loop does
+            assert len(at.spool) == 1
+            client.delete(key)
+            await eventually(lambda: len(at.spool) == 0)
+            assert (len(records(client)), spent(client, "tokens")) == (1, 10)
+    assert not list(tmp_path.glob("refused*"))  # noqa: ASYNC240  a test waits for its disk
 
 
 async def test_a_spool_whose_disk_fails_does_not_keep_the_worker_from_closing(

@@ -26,6 +26,7 @@ from proxy.metrics import Metrics
 from proxy.spool import Spool
 from proxy.store.connection import Store
 from proxy.store.keys import Keys
+from proxy.store.reservations import probe
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
@@ -62,7 +63,7 @@ async def worker(
 ) -> AsyncIterator[Worker]:
     """Open admissions as a worker does."""
     metrics = Metrics()
-    state = Store(state_url, name="state", metrics=metrics, timeout_seconds=timeout_seconds)
+    state = Store(state_url, name="state", metrics=metrics, timeout_seconds=timeout_seconds, probe=probe(KEYS))
     cache = Store(cache_url or state_url, name="cache_state", metrics=metrics, timeout_seconds=timeout_seconds)
     await state.start()
     await cache.start()

@@ -5,9 +5,11 @@
 --
 -- Returns nothing. Leaves MAX_LEVEL, `now`, the time of the store (ms), and these functions:
 --   text(number)                  writes a whole number with all its digits
---   load(key, amount, period)     reads the level at a key as time has left it; `amount` comes back every `period` ms
+--   load(key, amount, period)     reads the level at a key as it was at `level.at`; `amount` comes back every `period`
+--                                 ms; what nothing is known of was full of room at all times
+--   refill(level, moment)         lets it refill from `level.at` to a later moment, which is its `at` then
 --   save(level, grace, ends)      writes it: it lives until all is refilled and `grace` ms more, or until `ends`
---   reply(word, levels)           makes {word, now, then spent, carry, held for each level}
+--   reply(word, levels)           makes {word, now, then spent, carry, held for each level as it is now}
 
 local MAX_LEVEL = 4503599627370496
 
@@ -21,12 +23,16 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local function load(key, amount, period)
   local kept = redis.call('HMGET', key, 'spent', 'carry', 'at', 'held')
   local carry = math.min(tonumber(kept[2] or 0), period - 1)
-  local elapsed = math.max(0, now - tonumber(kept[3] or now))
   local spent = math.min(tonumber(kept[1] or 0) * period, MAX_LEVEL)
   return {
-    key = key, amount = amount, period = period,
-    scaled = math.max(0, spent - carry - elapsed * amount), held = tonumber(kept[4] or 0),
+    key = key, amount = amount, period = period, scaled = math.max(0, spent - carry), held = tonumber(kept[4] or 0),
+    at = math.min(tonumber(kept[3] or 0), now),
   }
+end
+
+local function refill(level, moment)
+  level.scaled = math.max(0, level.scaled - (moment - level.at) * level.amount)
+  level.at = moment
 end
 
 local function spent_and_carry(level)
@@ -36,7 +42,8 @@ end
 
 local function save(level, grace, ends)
   local spent, carry = spent_and_carry(level)
-  redis.call('HSET', level.key, 'spent', text(spent), 'carry', text(carry), 'at', text(now), 'held', text(level.held))
+  redis.call('HSET', level.key, 'spent', text(spent), 'carry', text(carry), 'at', text(level.at),
+    'held', text(level.held))
   if ends > 0 then
     redis.call('PEXPIREAT', level.key, text(ends))
   else
@@ -51,6 +58,7 @@ end
 local function reply(word, levels)
   local told = { word, now }
   for _, level in ipairs(levels) do
+    refill(level, now)
     local spent, carry = spent_and_carry(level)
     told[#told + 1] = spent
     told[#told + 1] = carry

@@ -38,6 +38,7 @@ local moved = false
 for index = FIRST_LIMIT, #KEYS do
   local base = FIRST_ARGUMENT + (index - FIRST_LIMIT) * PER_LIMIT
   local level = load(KEYS[index], tonumber(ARGV[base + 2]), tonumber(ARGV[base + 3]))
+  refill(level, now)
   level.how = ARGV[base]
   level.capacity = tonumber(ARGV[base + 1])
   level.ask = tonumber(ARGV[base + 4])
@@ -48,6 +49,7 @@ for index = FIRST_LIMIT, #KEYS do
   limits[#limits + 1] = level
 end
 
+redis.call('ZCARD', KEYS[2]) -- fails while nothing has been changed, should another have put something else there
 local before = redis.call('HMGET', KEYS[1], 'state', 'verdict')
 if before[1] == 'held' then
   return reply(before[2], limits)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from stores import HANG_UP, NIL, OK, SILENCE, ScriptedStore, StoreServer, eventually
+from structlog.testing import capture_logs
 
 from proxy.errors import StoreUnavailable
 from proxy.metrics import Metrics
@@ -13,14 +14,18 @@ from proxy.store.connection import CommandRefused, Store
 from proxy.store.scripts import Script
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Sequence
+
+    from proxy.store.connection import Command
 
 HOLD_LEASE = Script("hold_lease")
 
 
 @asynccontextmanager
-async def opened(url: str, metrics: Metrics | None = None, timeout_seconds: float = 0.25) -> AsyncIterator[Store]:
-    store = Store(url, name="state", metrics=metrics or Metrics(), timeout_seconds=timeout_seconds)
+async def opened(
+    url: str, metrics: Metrics | None = None, timeout_seconds: float = 0.25, probe: Sequence[Command] = ()
+) -> AsyncIterator[Store]:
+    store = Store(url, name="state", metrics=metrics or Metrics(), timeout_seconds=timeout_seconds, probe=probe)
     await store.start()
     try:
         yield store
@@ -161,8 +166,8 @@ def test_an_address_that_is_none_is_refused_before_anything_starts(url: str) -> 
 @pytest.mark.parametrize(
     ("error", "is_for_good"),
     [
-        pytest.param(b"-WRONGTYPE not that kind\r\n", True, id="a wrong type is for good"),
-        pytest.param(b"-ERR unknown command\r\n", True, id="so is an unknown command"),
+        pytest.param(b"-ERR unknown command\r\n", True, id="an unknown command is for good"),
+        pytest.param(b"-WRONGTYPE not that kind\r\n", False, id="a key that the operator can mend is not"),
         pytest.param(b"-OOM command not allowed\r\n", False, id="a full memory passes"),
         pytest.param(b"-MISCONF cannot write to disk\r\n", False, id="so does a full disk"),
         pytest.param(b"-BUSY running a script\r\n", False, id="and a busy script"),
@@ -202,6 +207,23 @@ async def test_a_server_that_cannot_serve_is_left_and_tried_anew(reply: bytes) -
         await failure_of(store, "XADD", "k", "*", "a", "b")
         assert await store.command("SET", "k", "v") == b"OK"
         assert server.connections == 2
+
+
+@pytest.mark.parametrize("begins", ["before it is connected", "afterwards"])
+@pytest.mark.parametrize("error", [b"-READONLY a replica\r\n", b"-OOM no room\r\n", b"-MISCONF no disk\r\n"])
+async def test_a_store_that_answers_and_refuses_its_probe_is_away_until_it_does_not(error: bytes, begins: str) -> None:
+    replies = {b"SET": error if begins == "before it is connected" else OK}
+    async with ScriptedStore(lambda words: replies[words[0]]) as server:
+        with capture_logs() as logs:
+            async with opened(server.url, probe=[("SET", "k", 1)]) as store:
+                assert store.is_available is (replies[b"SET"] == OK)
+                replies[b"SET"] = error
+                await eventually(lambda: not store.is_available)
+                await eventually(lambda: server.connections >= 4)
+                replies[b"SET"] = OK
+                await eventually(lambda: store.is_available)
+    told = [line["event"] for line in logs if line["event"] != "store refused a command"]
+    assert told == ["store is away", "store is back"]
 
 
 async def test_an_argument_that_is_none_is_a_mistake_of_the_caller(valkey: StoreServer) -> None:

@@ -103,8 +103,8 @@ class Reference:
         self.holds: dict[str, Hold] = {}
         self.outbox: list[str] = []
 
-    def level(self, key: str, now: int) -> Level:
-        return self.levels.get(key, Level(at=now))
+    def level(self, key: str) -> Level:
+        return self.levels.get(key, Level())
 
     def admit(self, name: str, rows: Sequence[Row], asks: list[int], hits: str, now: int) -> str:
         if name in self.holds:
@@ -114,7 +114,7 @@ class Reference:
         for row, ask in zip(rows, asks, strict=True):
             if hits == "only" and row.how == "miss":
                 continue
-            if not windows.fits(self.level(row.key(now), now), row.tank, ask, now):
+            if not windows.fits(self.level(row.key(now)), row.tank, ask, now):
                 if hits != "maybe" or row.how != "miss":
                     return "refused"
                 verdict = "hit"
@@ -125,8 +125,9 @@ class Reference:
             hold.spent.append(ask if spends else 0)
             hold.held.append(ask if holds else 0)
             hold.takes.append((row.key(now), row, row.span(now)[1]))
-            level = self.level(row.key(now), now)
-            self.levels[row.key(now)] = windows.take(level, row.tank, now, spend=hold.spent[-1], hold=hold.held[-1])
+            if hold.spent[-1] or hold.held[-1]:  # a level that nothing is taken from stays as it is
+                level, key = self.level(row.key(now)), row.key(now)
+                self.levels[key] = windows.take(level, row.tank, now, spend=hold.spent[-1], hold=hold.held[-1])
         self.holds[name] = hold
         return verdict
 
@@ -145,9 +146,15 @@ class Reference:
             booked.append(takes)
             if until and now >= until:
                 continue
-            level, more = self.level(key, now), takes - before.spent[i]
-            level = windows.give_back(level, row.tank, now, spent=max(0, -more), since=before.at, held=before.held[i])
-            self.levels[key] = windows.take(level, row.tank, now, spend=max(0, more), age=age)
+            level, more = self.level(key), takes - before.spent[i]
+            if more == before.held[i] == 0:
+                continue
+            then = windows.booking_time(level, now, age)
+            level = windows.give_back(level, row.tank, then, spent=max(0, -more), since=before.at, held=before.held[i])
+            if before.state == "held":
+                self.levels[key] = windows.take(level, row.tank, then, spend=max(0, more))
+            else:
+                self.levels[key] = windows.take_late(level, row.tank, then, max(0, more))
         ended = {"settle": "settled", "release": "released", "orphan": "orphaned"}[how]
         self.holds[name] = replace(before, state=ended, at=now, spent=booked, held=[0] * len(booked), takes=hold.takes)
         if how != "release":
@@ -228,10 +235,26 @@ class Both(RuleBasedStateMachine):
         taken = [1 if row.how == "spend" else n for (_, row, _), n in zip(hold.takes, taken, strict=True)]
         self.is_honest &= all(n <= ask for n, ask in zip(taken, asks, strict=True)) and hold.verdict == "admitted"
         self.is_honest &= self.python.holds[name].state == "held"
+        self._end(name, how, taken, hold, age)
+
+    @rule(
+        name=st.sampled_from("uvwxyz"),
+        rows=st.lists(st.sampled_from(ROWS), unique=True, max_size=4).map(tuple),
+        amounts=st.lists(st.integers(0, 160), min_size=4, max_size=4),
+        age=st.one_of(st.integers(0, 3_000), st.integers(0, 100_000)),
+    )
+    def settle_late(self, name: str, rows: tuple[Row, ...], amounts: list[int], age: int) -> None:
+        """Tell of a request that was admitted and ended while the store was away."""
+        takes = [(row.key(self.now - age), row, row.span(self.now - age)[1]) for row in rows]
+        taken = [0 if row.name == "concurrency" else amount for row, amount in zip(rows, amounts, strict=False)]
+        self.is_honest = False
+        self._end(name, "settle", taken, Hold("none", takes=takes), age)
+
+    def _end(self, name: str, how: str, taken: list[int], hold: Hold, age: int) -> None:
         record = "" if how == "release" else f"{how} {name}"
         arguments: list[object] = [name, how, 600_000, record, GRACE, age, "book"]
         for (_key, row, until), n in zip(hold.takes, taken, strict=True):
-            arguments += [row.tank.amount, row.tank.period, n, until]
+            arguments += [row.tank.capacity, row.tank.amount, row.tank.period, n, until]
         keys = [f"hold:{name}", "leases", "outbox", *(key for key, _, _ in hold.takes)]
         reply = self.lua.run("settle", keys, arguments)
         happened = self.python.end(name, how, taken, hold, self.now, age)
@@ -244,7 +267,7 @@ class Both(RuleBasedStateMachine):
         assert reply[1] == self.now
         for key, row in takes:
             index = 2 + 3 * order.index(key)
-            level = windows.leaked(self.python.level(key, self.now), row.tank, self.now)
+            level = windows.leaked(self.python.level(key), row.tank, self.now)
             assert reply[index : index + 3] == [level.spent, level.carry, level.held], (key, level)
 
     @invariant()
@@ -304,8 +327,24 @@ def test_an_admission_out_of_time_leaves_nothing(clockwork: Clockwork, case: dic
     assert clockwork.client.keys() == [b"clock"]
 
 
+@pytest.mark.parametrize("odd", ["leases", "outbox", "limit"])
+def test_a_key_of_the_wrong_type_changes_nothing_until_it_is_mended(clockwork: Clockwork, odd: str) -> None:
+    keys = ["hold", "leases", "outbox", "limit"]
+    end = ["r", "settle", 600_000, "{}", GRACE, 0, "book", 5, 1, 12_000, 1, 0]
+    clockwork.client.set(odd, "junk")
+    for call in (lambda: clockwork.run("settle", keys, end), lambda: admit_one(clockwork)):
+        with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
+            call()
+        if odd == "outbox":
+            break  # an admission has no need of it
+    assert set(clockwork.client.keys()) == {b"clock", odd.encode()}
+    clockwork.client.delete(odd)
+    assert clockwork.run("settle", keys, end) == [b"settled", START, 1, 0, 0]
+    assert clockwork.client.xlen("outbox") == 1
+
+
 def test_a_release_that_overtakes_its_admission_keeps_it_out(clockwork: Clockwork) -> None:
-    end = ["r", "release", 600_000, "", GRACE, 0, "book", 1, 12_000, 0, 0]
+    end = ["r", "release", 600_000, "", GRACE, 0, "book", 5, 1, 12_000, 0, 0]
     clockwork.run("settle", ["hold", "leases", "outbox", "limit"], end)
     assert admit_one(clockwork)[0] == b"ended"
     assert not clockwork.client.exists("limit", "leases", "outbox")
@@ -322,7 +361,7 @@ def test_a_release_that_overtakes_its_admission_keeps_it_out(clockwork: Clockwor
 def test_a_truth_that_comes_late(clockwork: Clockwork, is_held: bool, doubt: str, spent: int) -> None:  # noqa: FBT001
     if is_held:
         admit_one(clockwork)
-    end = ["r", "settle", 600_000, "{}", GRACE, 0, doubt, 1, 12_000, 1, 0]
+    end = ["r", "settle", 600_000, "{}", GRACE, 0, doubt, 5, 1, 12_000, 1, 0]
     told = [clockwork.run("settle", ["hold", "leases", "outbox", "limit"], end) for _ in range(2)]
     assert told == [[b"settled", START, spent, 0, 0], [b"ended", START, spent, 0, 0]]
     assert clockwork.client.xlen("outbox") == 1
@@ -339,6 +378,31 @@ def test_a_truth_that_comes_late(clockwork: Clockwork, is_held: bool, doubt: str
 )
 def test_an_end_that_may_be_forgotten(was_sent: bool, age: int, may_be: bool) -> None:  # noqa: FBT001
     assert may_be_forgotten(Settlement("r", Ending.SETTLE, "", (), 0, was_sent), age) is may_be
+
+
+@pytest.mark.parametrize(
+    ("ends", "level"),
+    [
+        pytest.param([(18_000, 1)] * 3, [2, 6_000, 0], id="three that ended together refill once"),
+        pytest.param([(30_000, 9), (30_000, 9)], [3, 6_000, 0], id="they fill the tank to its capacity"),
+    ],
+)
+def test_what_was_admitted_without_the_store_and_is_told_late(
+    clockwork: Clockwork, ends: list[tuple[int, int]], level: list[int]
+) -> None:
+    for number, (age, taken) in enumerate(ends):
+        end = [f"r{number}", "settle", 600_000, "{}", GRACE, age, "book", 5, 1, 12_000, taken, 0]
+        told = clockwork.run("settle", [f"hold:{number}", "leases", "outbox", "limit"], end)
+    assert told == [b"settled", START, *level]
+
+
+def test_a_hold_that_stands_is_exchanged_for_a_truth_that_comes_late(clockwork: Clockwork) -> None:
+    arguments = ["r", START, LEASE, 10**9, GRACE, "no", "{}", "[]", "hold", 5, 1, 12_000, 4, 0, 0]
+    clockwork.run("admit", ["hold", "leases", "limit"], arguments)
+    clockwork.at(START + 60_000)
+    end = ["r", "settle", 600_000, "{}", GRACE, 12_000, "book", 5, 1, 12_000, 3, 0]
+    told = clockwork.run("settle", ["hold", "leases", "outbox", "limit"], end)
+    assert told == [b"settled", START + 60_000, 2, 0, 0]  # held for 48 s, and refilling since
 
 
 def test_renewing_extends_the_held_and_shortens_nothing(clockwork: Clockwork) -> None:

@@ -43,13 +43,6 @@ def stored(age_seconds: float, ttl_seconds: int | None = None) -> StoredAnswer:
         pytest.param(
             KEYED,
             None,
-            {"cache": CacheResult.MISS, "cache_reason": "other-form"},
-            "tidegate;fwd=miss;detail=other-form",
-            id="a miss for its form",
-        ),
-        pytest.param(
-            KEYED,
-            None,
             {"cache": CacheResult.STALE, "is_stored": True},
             "tidegate;fwd=stale;stored",
             id="a stale entry, replaced",
