@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import sys
 
-from proxy.commands import main
+from proxy import commands
+from proxy.standard_streams import open_missing_streams
 
-__all__ = ["main"]
+
+def main() -> int:
+    """Run the command line; returns the exit status."""
+    open_missing_streams()
+    return commands.main()
+
 
 if __name__ == "__main__":
     sys.exit(main())

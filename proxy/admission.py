@@ -237,7 +237,7 @@ class Admission:
         try:
             await self._reserve()
             await self._read_look_up(looked_up)
-            self._check_hit()
+            await self._check_hit()
         except asyncio.CancelledError:
             self._release()
             raise
@@ -387,10 +387,16 @@ class Admission:
             )
             self.cached = entry
 
-    def _check_hit(self) -> None:
-        """Refuse who was admitted for a hit only and found none (SPEC §5); only-if-cached is answered elsewhere."""
+    async def _check_hit(self) -> None:
+        """Refuse who was admitted for a hit only and found none (SPEC §5); only-if-cached is answered elsewhere.
+
+        What the look-up took is given back first, so that the refusal tells what is left without it.
+        """
         if self._verdict is Verdict.HIT and self.cached is None and not self._decision.cache.only_if_cached:
-            self._refuse(room for room in self._rooms if not room.bound.is_taken_by_hits and not room.fits)
+            blocking = [room for room in self._rooms if not room.bound.is_taken_by_hits and not room.fits]
+            await asyncio.shield(self._release())
+            self._is_sent, self._verdict = False, Verdict.REFUSED
+            self._refuse(blocking)
 
     # Settlement
 
@@ -401,7 +407,8 @@ class Admission:
         if self._is_sent:
             shares = tuple(share(count, 0) for count in self.counts)
             request_id = self._exchange.request_id
-            return self._admissions.end(Settlement(request_id, Ending.RELEASE, "", shares, self._admissions.now()))
+            released = Settlement(request_id, Ending.RELEASE, "", shares, self._admissions.now())
+            return self._admissions.end(released, self._see)
         done = self._admissions.promise()
         _fulfil(done)
         return done

@@ -8,7 +8,8 @@ request ends; whoever knows calls `log_exchange`.
 from __future__ import annotations
 
 import logging
-import sys
+import os
+import select
 from contextlib import suppress
 from typing import TYPE_CHECKING, cast
 
@@ -25,6 +26,7 @@ MAX_FIELD_CHARACTERS = 256
 """Longest client text in a line: pipes carry lines below 4 KiB whole, also when several workers write at once."""
 
 _SERVER_ERROR = 500
+_STANDARD_ERROR = 2
 _JSON = msgspec.json.Encoder(enc_hook=str)
 _requests = structlog.get_logger("tidegate.requests")
 
@@ -43,7 +45,7 @@ def configure(**bound: object) -> None:
         logger_factory=structlog.BytesLoggerFactory(cast("BinaryIO", _StandardError())),
         cache_logger_on_first_use=True,
     )
-    handler = logging.StreamHandler(sys.stderr)
+    handler = logging.StreamHandler(_StandardError())
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=[*shared, structlog.stdlib.add_logger_name],
@@ -60,21 +62,28 @@ def configure(**bound: object) -> None:
 
 
 class _StandardError:
-    """Standard error, whatever has become of it: a line that cannot be written is dropped, and nobody fails for it.
+    """Standard error, whatever has become of it: what cannot be written at once is dropped, and nobody waits or fails.
 
-    Lines are written in the middle of requests and of background tasks; a pipe whose reader has gone must not end them.
+    Lines are written in the middle of requests and of background tasks; a pipe whose reader has gone, or has stopped
+    reading, must end or delay none of them.
     """
 
-    def write(self, line: bytes) -> int:
-        """Write a line if that can be done."""
-        with suppress(OSError, ValueError):
-            sys.stderr.buffer.write(line)
+    def __init__(self) -> None:
+        self._room = select.poll()
+        self._room.register(_STANDARD_ERROR, select.POLLOUT)
+
+    def write(self, line: bytes | str) -> int:
+        """Write a line as far as that can be done without waiting."""
+        data = line.encode("utf-8", "backslashreplace") if isinstance(line, str) else line
+        with suppress(OSError):
+            for start in range(0, len(data), select.PIPE_BUF):
+                if not self._room.poll(0):
+                    break
+                os.write(_STANDARD_ERROR, data[start : start + select.PIPE_BUF])
         return len(line)
 
     def flush(self) -> None:
-        """Send what has been written on its way."""
-        with suppress(OSError, ValueError):
-            sys.stderr.buffer.flush()
+        """Do nothing: what is written has left."""
 
 
 def _add(bound: dict[str, object]) -> structlog.typing.Processor:

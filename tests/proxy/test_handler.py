@@ -98,6 +98,23 @@ async def test_only_if_cached_goes_nowhere_and_holds_nothing(
     assert served.header("x-ratelimit-remaining-tokens") == "80"  # the scripted upstream reports 20
 
 
+async def test_a_refused_look_up_takes_nothing_and_says_so(
+    up: FakeUpstream, valkey: StoreServer, tmp_path: Path
+) -> None:
+    limits = [
+        {"of": "requests", "limit": 10, "per": "day", "by": ["user"]},
+        {"of": "tokens", "limit": 50, "per": "day", "by": ["user"]},
+    ]
+    limited = configuration(up.url, tmp_path, policies={"default": {"limits": limits}})
+    async with whole_gateway(limited, valkey.url) as whole:
+        served, _ = await whole.ask("POST", "/v1/completions", ASKED)
+        refused = [(await whole.ask("POST", "/v1/completions", {**ASKED, "prompt": "other"}))[0] for _ in range(2)]
+        hit, _ = await whole.ask("POST", "/v1/completions", ASKED)
+    assert [answer.status for answer in (served, *refused, hit)] == [200, 429, 429, 200]
+    left = [answer.header("x-ratelimit-remaining-requests") for answer in (served, *refused, hit)]
+    assert left == ["9", "9", "9", "8"]
+
+
 async def test_what_policy_changed_is_what_is_sent_and_told(
     up: FakeUpstream, valkey: StoreServer, tmp_path: Path
 ) -> None:
