@@ -130,9 +130,19 @@ class _Reader:
         if node.tag in _TEXT:
             return node.value
         if node.tag in _PLAIN:
-            return self._constructor.construct_object(node)
+            return self._plain(node, path)
         self._report(path, "tags are not read here: leave out what begins with !")
         return node.value
+
+    def _plain(self, node: ScalarNode, path: Path) -> object:
+        try:
+            value: object = self._constructor.construct_object(node)
+            repr(value)  # a hexadecimal int may have more digits than a message could show
+        except (ValueError, LookupError, ArithmeticError):  # the parser trusts a tag, and Python bounds an int's digits
+            kind = str(node.tag).removeprefix(_TAG)
+            self._report(path, f"cannot be read as {kind}: write another value, and leave out what begins with !")
+            return node.value
+        return value
 
     def _mapping(self, node: MappingNode, path: Path) -> dict[str, object]:
         found: dict[str, object] = {}

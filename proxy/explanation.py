@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, assert_never
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from policies.advisories import ADVICE
 from policies.cacheability import Bypass, Keyed, is_deterministic
@@ -57,7 +57,7 @@ class Explained:
 def explain(
     configuration: Configuration, body: bytes, *, key: str | None, path: str, cache_control: str | None = None
 ) -> Explained:
-    """Decide on a request as the gateway would; raises CannotExplain for a key that is not configured."""
+    """Decide on a request as the gateway would; raises CannotExplain for an unknown key or a path that is none."""
     principal = _principal(configuration, key)
     rulebook = configuration.rulebook()
     try:
@@ -80,7 +80,7 @@ def _principal(configuration: Configuration, key: str | None) -> Principal:
 
 
 def _read(configuration: Configuration, body: bytes, path: str) -> AskedRequest:
-    parts = urlsplit(path)
+    parts = _split(path)
     route, model = find_route("POST", parts.path)
     return read_request(
         endpoint=next(endpoint for endpoint in _ENDPOINTS if route.name.endswith(f"/{endpoint}")),
@@ -89,6 +89,13 @@ def _read(configuration: Configuration, body: bytes, path: str) -> AskedRequest:
         path_model=model,
         api_version=read_api_version(parts.query),
     )
+
+
+def _split(path: str) -> SplitResult:
+    try:
+        return urlsplit(path)
+    except ValueError:
+        raise CannotExplain("--path cannot be read; give a path such as /v1/completions") from None
 
 
 def describe(explained: Explained) -> dict[str, Any]:  # a JSON document

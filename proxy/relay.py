@@ -203,24 +203,33 @@ class _RefusedRequest(_Refused):
 
 async def _relay_error(passing: _Passing) -> None:
     """Pass an upstream's own error on with its status; one without a JSON object gets one (SPEC §9)."""
-    answer = passing.answer
-    body = b""
+    answer, max_bytes = passing.answer, passing.bounds.entry_bytes
     try:
-        body, is_all = await answer.read_whole(passing.bounds.entry_bytes)
+        body, is_all = await answer.read_whole(max_bytes)
         observe_answer(body if is_all else b"", passing.exchange.answer)
-    except (UpstreamError, UnreadableAnswer):
-        refused = _RefusedRequest if answer.status < _SERVER_ERRORS else _Refused
-        body = error_object(refused(f"The upstream answered {answer.status}{_said(answer, body)}"))
+    except UpstreamError as error:
+        body = _refusal(answer, f". {error}")
+    except UnreadableAnswer:
+        body = _refusal(answer, _said(answer, body, max_bytes))
     passing.exchange.error_code = "upstream_status"
     passing.tell(Outcome.UPSTREAM_ERROR)
     await passing.settle(None)
     await passing.writer.respond(answer.status, passing.head(_JSON_TYPE, _WHOLE_FIELDS), body)
 
 
-def _said(answer: UpstreamAnswer, body: bytes) -> str:
-    """Continue the sentence of how an upstream refused with the text it sent, if that is plain and no HTML."""
+def _refusal(answer: UpstreamAnswer, said: str) -> bytes:
+    refused = _RefusedRequest if answer.status < _SERVER_ERRORS else _Refused
+    return error_object(refused(f"The upstream answered {answer.status}{said}"))
+
+
+def _said(answer: UpstreamAnswer, body: bytes, max_bytes: int) -> str:
+    """Continue the sentence of how an upstream refused: with its text if plain and no HTML, else why none is shown."""
     text = body.decode("utf-8", "replace").strip() if answer.media_type == _TEXT_TYPE else ""
-    return f": {text[:_QUOTED_CHARACTERS]}" if text and not text.startswith("<") else " without saying why."
+    if text and not text.startswith("<"):
+        return f": {text[:_QUOTED_CHARACTERS]}"
+    if len(body) > max_bytes:
+        return f" with a body of more than {max_bytes} bytes."
+    return " with a body that is no JSON object." if body.strip() else " without saying why."
 
 
 # Whole answers ------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ Errors are lines on standard error that say what to do, and status 2. Knows no o
 
 from __future__ import annotations
 
+import errno
 import sys
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from io import TextIOWrapper
@@ -23,6 +24,7 @@ COMMANDS = (run, demo, check, explain, keys, usage, schema)
 _FAILED = 1
 _MISUSED = 2
 _INTERRUPTED = 130
+_UNWRITABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 
 
 class CommandParser(ArgumentParser):
@@ -45,13 +47,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="backslashreplace")
     try:
         status: int = parsed.run(parsed)
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except ConfigurationError as error:
         print(error, file=sys.stderr)
         return _MISUSED
     except BrokenPipeError:
         # Whoever read the output has seen enough, as `head` does; nothing more can be written.
         sys.stdout = None
+        return _FAILED
+    except OSError as error:
+        if error.errno not in _UNWRITABLE:
+            raise
+        sys.stdout = None  # what is left in it would fail once more at exit
+        print(f"tidegate: cannot write: {str(error.strerror).lower()}; make room or write elsewhere", file=sys.stderr)
         return _FAILED
     except KeyboardInterrupt:
         return _INTERRUPTED

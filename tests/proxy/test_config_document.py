@@ -63,6 +63,24 @@ def test_what_reads_two_ways_is_a_problem(text: str) -> None:
     assert len(read_document(text).problems) == 1
 
 
+@pytest.mark.parametrize(
+    "scalar",
+    [
+        pytest.param("9" * 5000, id="more digits than Python reads"),
+        pytest.param("0x" + "f" * 5000, id="more digits than Python writes"),
+        pytest.param('!!int "abc"', id="no int"),
+        pytest.param('!!int ""', id="an empty int"),
+        pytest.param('!!float "x"', id="no float"),
+        pytest.param('!!bool "zz"', id="no bool"),
+    ],
+)
+def test_a_scalar_that_is_not_what_it_claims_is_a_problem_in_its_line(scalar: str) -> None:
+    document = read_document(f"a: 1\nb: {scalar}\n")
+    assert [problem.path for problem in document.problems] == [("b",)]
+    assert document.problems[0].message.startswith("cannot be read as ")
+    assert document.line_of(("b",)) == 2
+
+
 @given(st.text() | st.text(alphabet="ab:-{}[],&*!'\"|>#% \n\t\\~<"))
 def test_no_text_brings_it_down(text: str) -> None:
     document = read_document(text)

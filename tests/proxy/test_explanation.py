@@ -129,6 +129,12 @@ def test_the_key_must_be_known(key: str | None, expected: str) -> None:
     assert expected in str(caught.value)
 
 
+@pytest.mark.parametrize("path", ["http://[::1/v1", "//[x/v1"])
+def test_the_path_must_be_one(path: str) -> None:
+    with pytest.raises(CannotExplain, match="--path cannot be read"):
+        told(path)
+
+
 def test_the_only_key_need_not_be_named() -> None:
     only = CONFIGURATION.model_copy(update={"keys": CONFIGURATION.keys[1:]})
     assert explain(only, b"{}", key=None, path="/v1/completions").principal.key == "key_b"

@@ -59,6 +59,8 @@ ONE, TWO, STOP = ev(tchunk("one ")), ev(tchunk("two ")), ev(tchunk("", finish="s
 USAGE_EVENT = ev({"id": "x", "model": "m", "choices": [], "usage": usage(20)})
 ERROR = b'data: {"error":{'
 CLOSE_DELIMITED = head(200, [("Content-Type", "text/event-stream")])
+ERROR_EVENT = ev({"error": {"message": "no"}})
+NO_OBJECT, TOO_LONG = " with a body that is no JSON object.", " with a body of more than 1000 bytes."
 OWN = [("x-own", "1")]
 QUICK = ClientBounds(connect_seconds=2, first_byte_seconds=2, silence_seconds=0.3)
 
@@ -671,12 +673,13 @@ async def test_an_upstreams_own_error_passes(up: FakeUpstream, fields: dict[str,
         pytest.param("漢".encode() * 700, "text/plain", f": {'漢' * 500}", id="much text"),
         pytest.param(b"x" * 2000, "text/plain", f": {'x' * 500}", id="more text than is read"),
         pytest.param(b"bad \xff", "text/plain", ": bad \ufffd", id="text that is no UTF-8"),
-        pytest.param(b" <html>no</html>", "text/plain", " without saying why.", id="HTML that calls itself text"),
+        pytest.param(b" <html>no</html>", "text/plain", NO_OBJECT, id="HTML that calls itself text"),
         pytest.param(b"", "text/plain", " without saying why.", id="no text"),
         pytest.param(b"", "application/json", " without saying why.", id="nothing"),
-        pytest.param(b'"no"', "application/json", " without saying why.", id="JSON that is no object"),
-        pytest.param(b"<e>no</e>", "application/xml", " without saying why.", id="something else"),
-        pytest.param(b"[" + b"1," * 2000 + b"1]", "application/json", " without saying why.", id="far too much"),
+        pytest.param(b'"no"', "application/json", NO_OBJECT, id="JSON that is no object"),
+        pytest.param(b"<e>no</e>", "application/xml", NO_OBJECT, id="something else"),
+        pytest.param(ERROR_EVENT, "text/event-stream", NO_OBJECT, id="an event stream"),
+        pytest.param(json.dumps({"error": "x" * 2000}).encode(), "application/json", TOO_LONG, id="far too much"),
     ],
 )
 @pytest.mark.parametrize(("status", "kind"), [(400, "invalid_request_error"), (500, "server_error")])
@@ -692,11 +695,21 @@ async def test_an_error_without_an_object_gets_one(
     assert json.loads(relayed.writer.body) == {"error": expected}
 
 
-async def test_an_error_that_is_cut_gets_an_object_too(up: FakeUpstream) -> None:
-    fields = [("Content-Type", "text/plain"), ("Content-Length", 99)]
-    relayed = await pass_on(up, make_decision(), reply=[("send", head(404, fields) + b"half a rea"), ("close",)])
+@pytest.mark.parametrize(
+    ("step", "why"),
+    [
+        pytest.param(("close",), "The connection to the upstream broke within its answer.", id="cut"),
+        pytest.param(("rst",), "The connection to the upstream broke within its answer.", id="reset"),
+        pytest.param(("sleep", 2), "The upstream was silent for 0.3 s within its answer.", id="silent"),
+    ],
+)
+async def test_an_error_that_breaks_off_gets_an_object_too(up: FakeUpstream, step: tuple[Any, ...], why: str) -> None:
+    fields = [("Content-Type", "application/json"), ("Content-Length", 99)]
+    reply = [("send", head(404, fields) + b'{"error":'), step]
+    relayed = await pass_on(up, make_decision(), reply=reply, client=QUICK)
     assert relayed.writer.status == 404
-    assert json.loads(relayed.writer.body)["error"]["message"] == "The upstream answered 404 without saying why."
+    error = json.loads(relayed.writer.body)["error"]
+    assert (error["message"], error["code"]) == (f"The upstream answered 404. {why}", "upstream_error")
 
 
 # Clients that leave --------------------------------------------------------------------------------------------------

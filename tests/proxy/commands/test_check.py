@@ -54,6 +54,15 @@ def test_all_that_is_wrong_goes_to_standard_error(file: Path, capsys: pytest.Cap
     assert SECRET not in told.err
 
 
+@pytest.mark.parametrize("scalar", ["9" * 5000, '!!int "abc"', '!!float "x"', '!!bool "zz"'])
+def test_a_scalar_that_is_not_what_it_claims_is_told(
+    file: Path, capsys: pytest.CaptureFixture[str], scalar: str
+) -> None:
+    file.write_text(f"workers: {scalar}\n{GOOD}")
+    assert main(["check", str(file)]) == 2
+    assert capsys.readouterr().err.startswith(f"{file}:1: workers: cannot be read as ")
+
+
 def test_a_missing_file_is_one_line(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", str(file)]) == 2
     assert capsys.readouterr().err == f"{file}: cannot be read: no such file or directory\n"

@@ -57,6 +57,16 @@ def test_a_reader_that_has_seen_enough_is_no_error() -> None:
     assert (done.stdout, done.stderr) == ("{\n", "")
 
 
+@pytest.mark.parametrize("words", ["schema", "usage --json --data-dir {data_dir}"])
+def test_output_that_cannot_be_written_is_one_line_and_status_1(words: str, tmp_path: Path) -> None:
+    (tmp_path / "usage.jsonl").write_text('{"request_id": "r", "started_milliseconds": 1}\n')
+    command = [sys.executable, "-m", "proxy", *words.format(data_dir=tmp_path).split()]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    told = "tidegate: cannot write: no space left on device; make room or write elsewhere\n"
+    assert (done.returncode, done.stderr) == (1, told)
+
+
 def test_a_terminal_without_the_character_still_shows_the_rest() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "proxy", "schema"],

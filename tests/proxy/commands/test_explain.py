@@ -91,6 +91,8 @@ def test_the_request_may_come_from_standard_input(
             ["absent.json"], "absent.json cannot be read: no such file or directory; give a file", id="no file"
         ),
         pytest.param(["-", "--key", "kez"], 'no key has the id "kez"; did you mean "key"?', id="an unknown key"),
+        pytest.param(["-", "--path", "http://[::1/v1"], "--path cannot be read; give a path such as", id="no URL"),
+        pytest.param(["-", "--path", "//[x/v1"], "--path cannot be read; give a path such as", id="no host"),
     ],
 )
 def test_misuse_is_one_line_and_status_2(
@@ -105,6 +107,12 @@ def test_misuse_is_one_line_and_status_2(
     told = capsys.readouterr().err
     assert told.startswith(f"tidegate explain: {expected}")
     assert told.count("\n") == 1
+
+
+def test_a_configuration_that_cannot_be_read_is_status_2(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    Path(files[0]).write_text('workers: !!int "abc"')
+    assert main(["explain", *files]) == 2
+    assert capsys.readouterr().err.startswith(f"{files[0]}:1: workers: cannot be read as int")
 
 
 def test_a_decision_needs_neither_store_nor_event_loop(files: list[str]) -> None:

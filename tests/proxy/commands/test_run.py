@@ -43,6 +43,7 @@ REFUSED = {
     "a file that is not there": (None, "tidegate.yaml: cannot be read"),
     "a file with an unknown key": ("listn: 127.0.0.1:0", 'did you mean "listen"'),
     "a file that is no YAML": ("{", "tidegate.yaml:"),
+    "a number with too many digits": ("workers: " + "9" * 5000, "tidegate.yaml:1: workers: cannot be read as int"),
 }
 
 
