@@ -51,7 +51,6 @@ class _Zlib:
         self._window = window
         self._inner = zlib.decompressobj(_ZLIB_WINDOW if window is None else window)
         self._head = b"" if window is None else None
-        self._started = False
 
     @property
     def is_complete(self) -> bool:

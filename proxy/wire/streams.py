@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 
     from proxy.exchange import Observed
 
-DONE = b"data: [DONE]\n\n"
-"""The event that ends a stream, as OpenAI writes it."""
-
 _DONE_MARK = b"[DONE]"
 _USAGE = re.compile(rb'"usage"\s*:\s*\{')
 _TELLING = re.compile(rb'"(?:finish_reason"\s*:\s*"|usage"\s*:\s*\{|error"\s*:\s*[{"])')

@@ -424,7 +424,7 @@ async def test_a_stall_of_our_own_loop_is_not_taken_for_the_stores(valkey: Store
     async with opened(valkey.url, timeout_seconds=0.05) as store:
         waiting = [store.send("ECHO", "a") for _ in range(5)]
         await asyncio.sleep(0)
-        time.sleep(0.2)  # noqa: ASYNC251
+        time.sleep(0.2)  # noqa: ASYNC251  the stall itself: the loop is blocked, and nothing in it could be awaited
         assert await asyncio.gather(*waiting) == [b"a"] * 5
         assert store.is_available
 

@@ -180,7 +180,7 @@ async def test_a_drainer_stays_elected_while_its_disk_is_slow(
                 if (life := client.pttl(KEYS.drainer)) > 50:
                     lives.append(life)
                     break
-                time.sleep(0.005)
+                time.sleep(0.005)  # between two looks at the server, from a thread that stands for a slow disk
         append(file, lines)
 
     monkeypatch.setattr(outbox, "RENEWAL_SECONDS", 0.01)

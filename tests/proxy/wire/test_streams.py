@@ -3,11 +3,11 @@ from __future__ import annotations
 import json
 
 import pytest
+from fake_upstream import DONE
 
 from policies.usage import Usage
 from proxy.exchange import Observed
 from proxy.wire.streams import (
-    DONE,
     StreamObserver,
     error_event,
     is_added_usage_event,
