@@ -15,6 +15,7 @@ from policies.merging import MergedRule, as_merged, is_same
 from policies.requests.asked import Action, Adjustment, EffectiveRequest
 from policies.requests.dialects import REQUEST_TYPES, view_of
 from policies.requests.fields import NumberType, expectation, number_type, shown
+from policies.requests.meaning import vocabulary
 from policies.tokens import bound_input_tokens
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ _NOT_RULED = {
     "max_completion_tokens": f"say `{CEILING}`: it binds the token ceiling under every name",
     "max_output_tokens": f"say `{CEILING}`: it binds the token ceiling under every name",
 }
-_KNOWN = frozenset(name for kind in REQUEST_TYPES.values() for name in (*kind.model_fields, *kind.unread))
+_KNOWN = frozenset(name for kind in REQUEST_TYPES.values() for name in kind.model_fields)
 _LIKENESS = 0.85
 
 
@@ -157,7 +158,7 @@ def _value_for_absent(draft: _Draft, name: str, rule: MergedRule) -> tuple[Any, 
     for own in (rule.force, rule.default):
         if own and draft.takes(name, own.value):
             return _inside(name, own.value, rule), own.policy
-    implied = draft.request_type.defaults.get(name)
+    implied = vocabulary(draft.request_type).defaults.get(name)
     if name == draft.ceiling_to_write and rule.bounds:
         # A ceiling that was left open is always written: not every server obeys the API's default (SPEC §4).
         largest = _largest(rule) if implied is None else implied

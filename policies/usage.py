@@ -14,6 +14,8 @@ import msgspec
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from pydantic import BaseModel
+
     from policies.requests.asked import Adjustment
 
 MAX_TEXT_CHARACTERS: Final = 256
@@ -26,57 +28,7 @@ MAX_FIELD_NAME_CHARACTERS: Final = 64
 _MAX_TOKENS: Final = 2**53 - 1
 """Largest count that every reader of JSON and Lua keeps exactly; a report above it is garbage."""
 _MAX_INTEGER: Final = 2**63 - 1
-
-_NUMBERS: Final = frozenset(
-    {
-        "best_of",
-        "cache_level",
-        "dimensions",
-        "echo",
-        "frequency_penalty",
-        "logprobs",
-        "max_completion_tokens",
-        "max_tokens",
-        "n",
-        "parallel_tool_calls",
-        "presence_penalty",
-        "seed",
-        "store",
-        "stream",
-        "temperature",
-        "top_logprobs",
-        "top_p",
-    }
-)
-"""Parameters that are recorded as asked, when they are numbers or booleans."""
-_COUNTED: Final = frozenset({"input", "logit_bias", "messages", "prompt", "stop", "tools"})
-"""Parameters that are recorded by how many items they hold."""
-_UNRECORDED: Final = frozenset(
-    {
-        "audio",
-        "completion_config",
-        "encoding_format",
-        "function_call",
-        "functions",
-        "metadata",
-        "modalities",
-        "model",
-        "prediction",
-        "prompt_cache_key",
-        "prompt_cache_retention",
-        "reasoning_effort",
-        "response_format",
-        "safety_identifier",
-        "service_tier",
-        "stream_options",
-        "suffix",
-        "tool_choice",
-        "user",
-        "verbosity",
-        "web_search_options",
-    }
-)
-"""Parameters of the API that hold text, or that the record has a field of its own for."""
+_MAX_FLOAT: Final = 10**308
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,24 +182,26 @@ def bounded(text: str | None, most: int = MAX_TEXT_CHARACTERS) -> str | None:
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
-def recorded_parameters(fields: Mapping[str, Any]) -> dict[str, float | bool]:
+def recorded_parameters(kind: type[BaseModel], fields: Mapping[str, Any]) -> dict[str, float | bool]:
     """Return the request's parameters as a record may keep them: numbers, booleans and counts, never text.
 
-    A parameter that is counted stands under its name and `_count`; `[1, 2]` and one string both count as they hold.
+    `kind` is the request's type, which names the API's parameters. One that is no number stands under its name and
+    `_count`: how many items it holds; a text is one.
     """
     kept: dict[str, float | bool] = {}
     for name, value in fields.items():
-        if name in _NUMBERS:
-            if _is_plain(value):
-                kept[name] = value
-        elif name in _COUNTED and value is not None:
+        if value is None or name not in kind.model_fields:
+            continue
+        if isinstance(value, int | float):
+            kept[name] = _in_range(value)
+        else:
             kept[f"{name}_count"] = _items(value)
     return kept
 
 
-def unknown_fields(fields: Mapping[str, Any]) -> tuple[str, ...]:
+def unknown_fields(kind: type[BaseModel], fields: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the names of members that are no parameter of the API: bounded in number and length, in their order."""
-    names = [name for name in fields if name not in _NUMBERS and name not in _COUNTED and name not in _UNRECORDED]
+    names = [name for name in fields if name not in kind.model_fields]
     return tuple(name[:MAX_FIELD_NAME_CHARACTERS] for name in names[:MAX_UNKNOWN_FIELDS])
 
 
@@ -275,6 +229,13 @@ def _is_plain(value: object) -> TypeGuard[float | bool]:
     if isinstance(value, int):
         return -_MAX_INTEGER <= value <= _MAX_INTEGER
     return isinstance(value, float)
+
+
+def _in_range(value: float) -> float:
+    """Return a number as it is, or the nearest float of an integer that most readers of JSON have no room for."""
+    if _is_plain(value):
+        return value
+    return max(min(value, _MAX_FLOAT), -_MAX_FLOAT) * 1.0
 
 
 def _items(value: object) -> int:

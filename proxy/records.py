@@ -12,6 +12,7 @@ import msgspec
 
 from policies.charges import NOTHING, Charged
 from policies.pricing import cost_microdollars
+from policies.requests.dialects import REQUEST_TYPES
 from policies.usage import UsageRecord, bounded, recorded_adjustments, recorded_parameters, unknown_fields
 from proxy.exchange import CacheResult
 
@@ -151,6 +152,7 @@ def saved_microdollars(exchange: Exchange) -> int:
 
 def _decision_facts(decision: Decision) -> dict[str, Any]:
     asked = decision.asked
+    kind = REQUEST_TYPES[asked.endpoint]
     return {
         "endpoint": asked.endpoint.value,
         "dialect": asked.dialect.value,
@@ -159,8 +161,8 @@ def _decision_facts(decision: Decision) -> dict[str, Any]:
         "end_user": bounded(asked.view.end_user),
         "input_bound_tokens": decision.worst_case.input_tokens,
         "prompts": decision.effective.view.prompt_count,
-        "parameters": recorded_parameters(asked.fields),
-        "unknown_fields": unknown_fields(asked.fields),
+        "parameters": recorded_parameters(kind, asked.fields),
+        "unknown_fields": unknown_fields(kind, asked.fields),
         "adjustments": recorded_adjustments(decision.adjustments),
     }
 

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from pydantic import Field, PlainValidator
 
 from policies.requests.chat_input import chat_input_size
-from policies.requests.fields import Count, GenerationRequest, TopLogprobs, all_of
+from policies.requests.fields import ChoicesRequest, Count, TopLogprobs, all_of
+from policies.requests.forms import number, numbers, one_or_many
+from policies.requests.meaning import Meaning, Unread
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,36 +29,68 @@ def _check_messages(value: Any) -> list[dict[str, Any]]:  # noqa: ANN401  any JS
     raise ValueError
 
 
-Messages = Annotated[list[dict[str, Any]], PlainValidator(_check_messages), Field(description=_MESSAGES)]
+Messages = Annotated[
+    list[dict[str, Any]], PlainValidator(_check_messages), Field(json_schema_extra={"expected": _MESSAGES})
+]
 
 
-class ChatRequest(GenerationRequest):
-    """`POST /v1/chat/completions`."""
+class ChatRequest(ChoicesRequest):
+    """`POST /v1/chat/completions`; what is not decided on is `Unread`."""
 
-    defaults: ClassVar[Mapping[str, Any]] = {
-        "temperature": 1,
-        "top_p": 1,
-        "n": 1,
-        "stream": False,
-        "logprobs": False,
-        "presence_penalty": 0,
-        "frequency_penalty": 0,
-    }
-    inputs: ClassVar[frozenset[str]] = frozenset({
-        "function_call", "functions", "prediction", "reasoning_effort", "response_format", "tool_choice", "tools",
-        "verbosity", "web_search_options",
-    })  # fmt: skip
-    unread: ClassVar[frozenset[str]] = inputs | {
-        "audio", "frequency_penalty", "logit_bias", "metadata", "modalities", "parallel_tool_calls",
-        "presence_penalty", "prompt_cache_key", "prompt_cache_retention", "safety_identifier", "service_tier", "stop",
-        "store",
-    }  # fmt: skip
     ceilings: ClassVar[tuple[str, ...]] = ("max_completion_tokens", "max_tokens")
 
     messages: Messages
+    """The conversation so far."""
     max_completion_tokens: Count | None = None
-    logprobs: bool | None = None
+    """Most tokens a candidate may have, reasoning included."""
+    logprobs: Annotated[bool | None, Meaning(default=False, is_shared_default=True)] = None
+    """Whether the answer tells the probabilities of its tokens."""
     top_logprobs: TopLogprobs | None = None
+    """Likeliest tokens to tell at each position; only with `logprobs`."""
+    presence_penalty: Annotated[Unread, Meaning(default=0, is_shared_default=True, form=number)] = None
+    """From -2 to 2: how much tokens that have occurred are avoided."""
+    frequency_penalty: Annotated[Unread, Meaning(default=0, is_shared_default=True, form=number)] = None
+    """From -2 to 2: how much tokens are avoided, the more often they have occurred."""
+    logit_bias: Annotated[Unread, Meaning(form=numbers)] = None
+    """Token ids made likelier or less likely."""
+    stop: Annotated[Unread, Meaning(form=one_or_many)] = None
+    """Texts at which generation ends."""
+    tools: Annotated[Unread, Meaning(is_input=True)] = None
+    """Tools that the model may call."""
+    tool_choice: Annotated[Unread, Meaning(is_input=True)] = None
+    """Which tool is called, if any."""
+    parallel_tool_calls: Unread = None
+    """Whether several tools may be called at once."""
+    functions: Annotated[Unread, Meaning(is_input=True)] = None
+    """Tools in the older spelling."""
+    function_call: Annotated[Unread, Meaning(is_input=True)] = None
+    """Which of `functions` is called, if any."""
+    response_format: Annotated[Unread, Meaning(is_input=True)] = None
+    """Form of the answer: text, or JSON of a schema."""
+    prediction: Annotated[Unread, Meaning(is_input=True)] = None
+    """Text that the answer will mostly consist of."""
+    reasoning_effort: Annotated[Unread, Meaning(is_input=True)] = None
+    """How much a reasoning model thinks."""
+    verbosity: Annotated[Unread, Meaning(is_input=True)] = None
+    """How long the answer is to be."""
+    web_search_options: Annotated[Unread, Meaning(is_input=True)] = None
+    """Search the web for the answer; never cached."""
+    modalities: Unread = None
+    """Kinds of output: text, audio."""
+    audio: Unread = None
+    """Voice and format of spoken output; never cached."""
+    store: Unread = None
+    """Whether the upstream keeps the answer; never cached."""
+    service_tier: Unread = None
+    """At which priority the upstream works."""
+    metadata: Annotated[Unread, Meaning(is_keyed=False)] = None
+    """Labels that the upstream keeps with a stored answer."""
+    safety_identifier: Annotated[Unread, Meaning(is_keyed=False)] = None
+    """The end user, for the upstream's abuse tracking."""
+    prompt_cache_key: Annotated[Unread, Meaning(is_keyed=False)] = None
+    """Hint to the upstream's own prompt cache."""
+    prompt_cache_retention: Annotated[Unread, Meaning(is_keyed=False)] = None
+    """How long the upstream's prompt cache keeps the prompt."""
 
     @property
     def prompt_count(self) -> int:

@@ -5,7 +5,7 @@ Knows what clients may ask; which bounds a policy sets is in `parameters`, what 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from policies.errors import InvalidRequest
 from policies.requests.fields import (
@@ -13,8 +13,8 @@ from policies.requests.fields import (
     Biases,
     CacheLevel,
     Choices,
+    ChoicesRequest,
     Count,
-    GenerationRequest,
     Input,
     Penalty,
     Reconciled,
@@ -23,7 +23,9 @@ from policies.requests.fields import (
     count_token_ids,
     texts_of,
 )
+from policies.requests.forms import input_form, number, numbers, one_or_many
 from policies.requests.input_size import InputSize, utf8_bytes
+from policies.requests.meaning import Meaning
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -33,35 +35,44 @@ if TYPE_CHECKING:
 
 DEFAULT_PROMPT = "<|endoftext|>"
 DEFAULT_MAX_TOKENS = 16
+_FULL_CACHE = 2
 
 
-class CompletionRequest(GenerationRequest):
+def _cache_level(value: object) -> object:
+    """Write the level that lets the cache work as nothing, which is what everybody else sends."""
+    return None if value == _FULL_CACHE else number(value)
+
+
+class CompletionRequest(ChoicesRequest):
     """`POST /v1/completions`, as SPEC §3's table types it."""
 
-    defaults: ClassVar[Mapping[str, Any]] = {
-        "max_tokens": DEFAULT_MAX_TOKENS,
-        "temperature": 1,
-        "top_p": 1,
-        "n": 1,
-        "stream": False,
-        "echo": False,
-        "presence_penalty": 0,
-        "frequency_penalty": 0,
-    }
     ceilings: ClassVar[tuple[str, ...]] = ("max_tokens",)
     coupled: ClassVar[tuple[str, ...]] = ("n", "best_of")
 
-    prompt: Input | None = None
+    prompt: Annotated[Input | None, Meaning(form=input_form)] = None
+    """One prompt or several, as text or token ids; absent: the end-of-text marker."""
     suffix: str | None = None
-    best_of: Choices | None = None
+    """Text that follows what is generated."""
+    max_tokens: Annotated[Count | None, Meaning(default=DEFAULT_MAX_TOKENS)] = None
+    """Most tokens a candidate may have."""
+    best_of: Annotated[Choices | None, Meaning(counts_as="n")] = None
+    """Candidates to generate for each prompt, of which the best `n` are answered; absent: counts as `n`."""
     logprobs: Count | None = None
-    echo: bool | None = None
-    stop: Stops | None = None
-    presence_penalty: Penalty | None = None
-    frequency_penalty: Penalty | None = None
-    logit_bias: Biases | None = None
+    """Likeliest tokens to tell at each position; at most the model's `max_logprobs`."""
+    echo: Annotated[bool | None, Meaning(default=False, is_shared_default=True)] = None
+    """Whether the answer begins with its prompt."""
+    stop: Annotated[Stops | None, Meaning(form=one_or_many)] = None
+    """Texts at which generation ends."""
+    presence_penalty: Annotated[Penalty | None, Meaning(default=0, is_shared_default=True)] = None
+    """How much tokens that have occurred are avoided."""
+    frequency_penalty: Annotated[Penalty | None, Meaning(default=0, is_shared_default=True)] = None
+    """How much tokens are avoided, the more often they have occurred."""
+    logit_bias: Annotated[Biases | None, Meaning(form=numbers)] = None
+    """Token ids made likelier or less likely."""
     completion_config: str | None = None
-    cache_level: CacheLevel | None = None
+    """Azure's; forwarded."""
+    cache_level: Annotated[CacheLevel | None, Meaning(form=_cache_level)] = None
+    """Azure's: 0 and 1 keep the answer out of the cache; forwarded to upstreams of kind azure only."""
 
     @property
     def prompt_count(self) -> int:

@@ -5,10 +5,12 @@ Knows that an embedding generates nothing; knows no policy and no price.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 from policies.requests.fields import EndpointRequest, Input, count_inputs, count_token_ids, texts_of
+from policies.requests.forms import input_form, number
 from policies.requests.input_size import InputSize, utf8_bytes
+from policies.requests.meaning import Meaning, Unread
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,10 +19,14 @@ if TYPE_CHECKING:
 class EmbeddingRequest(EndpointRequest):
     """`POST /v1/embeddings`."""
 
-    unread: ClassVar[frozenset[str]] = frozenset({"dimensions", "encoding_format"})
-
-    input: Input
-    user: str | None = None
+    input: Annotated[Input, Meaning(form=input_form)]
+    """One input or several, as text or token ids."""
+    dimensions: Annotated[Unread, Meaning(form=number)] = None
+    """Length of each embedding."""
+    encoding_format: Unread = None
+    """How embeddings are written: float or base64."""
+    user: Annotated[str | None, Meaning(is_keyed=False)] = None
+    """The end user: the customer behind an application's key."""
 
     @property
     def prompt_count(self) -> int:

@@ -16,6 +16,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidat
 
 from policies.errors import InvalidRequest
 from policies.requests.input_size import InputSize, json_bytes
+from policies.requests.meaning import Meaning, vocabulary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -105,10 +106,10 @@ TopLogprobs = Annotated[int, Field(ge=0, le=20), BeforeValidator(_whole)]
 Temperature = Annotated[float, Field(ge=0, le=2)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
-Input = Annotated[str | list[Any], PlainValidator(_check_input), Field(description=_INPUT)]
+Input = Annotated[str | list[Any], PlainValidator(_check_input), Field(json_schema_extra={"expected": _INPUT})]
 """A text, texts, token ids, or several lists of token ids: one prompt or several."""
-Stops = Annotated[str | list[str], PlainValidator(_check_stops), Field(description=_STOPS)]
-Biases = Annotated[dict[str, float], PlainValidator(_check_biases), Field(description=_BIASES)]
+Stops = Annotated[str | list[str], PlainValidator(_check_stops), Field(json_schema_extra={"expected": _STOPS})]
+Biases = Annotated[dict[str, float], PlainValidator(_check_biases), Field(json_schema_extra={"expected": _BIASES})]
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,14 +143,8 @@ class NumberType:
 class EndpointRequest(BaseModel):
     """The members of one endpoint's request that the gateway decides on, validated; unknown members are ignored."""
 
-    model_config = ConfigDict(frozen=True, strict=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, strict=True, extra="ignore", use_attribute_docstrings=True)
 
-    defaults: ClassVar[Mapping[str, Any]] = {}
-    """What the API takes for absent parameters; a policy's bound holds for it too."""
-    unread: ClassVar[frozenset[str]] = frozenset()
-    """Parameters of the endpoint that are forwarded as they came, without being read."""
-    inputs: ClassVar[frozenset[str]] = frozenset()
-    """Those among them that the model reads."""
     ceilings: ClassVar[tuple[str, ...]] = ()
     """Names of the token ceiling."""
     coupled: ClassVar[tuple[str, ...]] = ()
@@ -168,13 +163,13 @@ class EndpointRequest(BaseModel):
     @classmethod
     def has_parameter(cls, name: str) -> bool:
         """Tell whether the endpoint has a parameter of this name."""
-        return name in cls.model_fields or name in cls.unread
+        return name in cls.model_fields
 
     @classmethod
     def takes(cls, name: str, value: Any) -> bool:  # noqa: ANN401  any JSON value
-        """Tell whether the endpoint has this parameter and, as far as it is read, takes this value."""
+        """Tell whether the endpoint has this parameter and takes this value; one that is not read takes any."""
         if name not in cls.model_fields:
-            return name in cls.unread
+            return False
         try:
             cls.model_validate({name: value})
         except ValidationError as error:
@@ -183,11 +178,10 @@ class EndpointRequest(BaseModel):
 
     @classmethod
     def other_input_bytes(cls, fields: Mapping[str, Any]) -> int:
-        """Return the bytes of `inputs` as JSON, and of members that no API names: some server may read them."""
+        """Return the bytes of unread inputs as JSON, and of members that no API names: some server may read them."""
+        known, inputs = cls.model_fields, vocabulary(cls).unread_inputs
         read = {
-            name: value
-            for name, value in fields.items()
-            if value is not None and (name in cls.inputs or not cls.has_parameter(name))
+            name: value for name, value in fields.items() if value is not None and (name in inputs or name not in known)
         }
         return json_bytes(read) if read else 0
 
@@ -221,24 +215,27 @@ class EndpointRequest(BaseModel):
 
 
 class StreamOptions(BaseModel):
-    """The `stream_options` of a request."""
+    """The `stream_options` of a request; further members are forwarded as they came."""
 
-    model_config = ConfigDict(frozen=True, strict=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, strict=True, extra="ignore", use_attribute_docstrings=True)
 
     include_usage: bool | None = None
+    """Whether the stream ends with an event that reports its usage."""
 
 
 class GenerationRequest(EndpointRequest):
     """What the endpoints that generate text have in common."""
 
-    temperature: Temperature | None = None
-    top_p: Share | None = None
-    n: Choices | None = None
-    max_tokens: Count | None = None
-    seed: Seed | None = None
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    user: str | None = None
+    temperature: Annotated[Temperature | None, Meaning(default=1)] = None
+    """How much chance there is in the choice of tokens; 0, as given, makes a request deterministic."""
+    top_p: Annotated[Share | None, Meaning(default=1)] = None
+    """Share of probability from which tokens are chosen."""
+    stream: Annotated[bool | None, Meaning(default=False, is_keyed=False)] = None
+    """Whether the answer comes as server-sent events."""
+    stream_options: Annotated[StreamOptions | None, Meaning(is_keyed=False)] = None
+    """What a stream tells besides text; only with `stream`."""
+    user: Annotated[str | None, Meaning(is_keyed=False)] = None
+    """The end user: the customer behind an application's key."""
 
     @property
     def is_stream(self) -> bool:
@@ -274,6 +271,17 @@ class GenerationRequest(EndpointRequest):
             raise InvalidRequest(
                 "stream_options may only be given with stream: true; leave it out.", param="stream_options"
             )
+
+
+class ChoicesRequest(GenerationRequest):
+    """What the endpoints that answer with choices have in common."""
+
+    n: Annotated[Choices | None, Meaning(default=1, is_shared_default=True)] = None
+    """Choices to answer with, for each prompt."""
+    max_tokens: Count | None = None
+    """Most tokens a candidate may have."""
+    seed: Seed | None = None
+    """Makes a request deterministic."""
 
 
 def count_inputs(given: str | list[Any]) -> int:
@@ -353,7 +361,7 @@ _NOUNS = {
 
 
 def _in_words(schema: dict[str, Any]) -> str:
-    said = _NOUNS.get(schema.get("type", "")) or schema.get("description", "a valid value")
+    said = schema.get("expected") or _NOUNS.get(schema.get("type", ""), "a valid value")
     low, high = schema.get("minimum"), schema.get("maximum")
     if low is not None and high is not None:
         return f"{said} from {low} to {high}"

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from policies.cache_keys import cache_key, canonical_fields
 from policies.requests.asked import Dialect, EffectiveRequest, Endpoint
 from policies.requests.body import decode_body
+from policies.requests.completions import CompletionRequest
 from policies.requests.dialects import read_request
 
 MODEL = "m"
@@ -310,7 +311,7 @@ def test_a_key_is_sixty_four_hexadecimal_digits() -> None:
 def test_the_effective_request_is_not_changed() -> None:
     fields = {"prompt": ["p"], "stop": ["x"], "temperature": 0.0, "logit_bias": {"5": 1.0}, "stream": True}
     before = repr(fields)
-    canonical_fields(Endpoint.COMPLETIONS, fields)
+    canonical_fields(CompletionRequest, fields)
     assert repr(fields) == before
 
 

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from policies.requests.asked import Action, Adjustment
+from policies.requests.chat import ChatRequest
+from policies.requests.completions import CompletionRequest
+from policies.requests.embeddings import EmbeddingRequest
 from policies.usage import (
     MAX_FIELD_NAME_CHARACTERS,
     MAX_TEXT_CHARACTERS,
@@ -17,6 +20,9 @@ from policies.usage import (
     recorded_parameters,
     unknown_fields,
 )
+
+if TYPE_CHECKING:
+    from policies.requests.fields import EndpointRequest
 
 CHAT = {
     "prompt_tokens": 10,
@@ -104,40 +110,59 @@ PROMPT = "the secret prompt"
 
 
 @pytest.mark.parametrize(
-    ("fields", "expected"),
+    ("kind", "fields", "expected"),
     [
         pytest.param(
+            CompletionRequest,
             {"temperature": 0.5, "n": 2, "stream": True, "seed": -1, "echo": False},
             {"temperature": 0.5, "n": 2, "stream": True, "seed": -1, "echo": False},
             id="numbers and booleans as asked",
         ),
         pytest.param(
-            {"stop": ["a", "b"], "logit_bias": {"5": 1}}, {"stop_count": 2, "logit_bias_count": 1}, id="counts"
+            CompletionRequest,
+            {"stop": ["a", "b"], "logit_bias": {"5": 1}},
+            {"stop_count": 2, "logit_bias_count": 1},
+            id="lists and maps by what they hold",
         ),
-        pytest.param({"stop": PROMPT, "prompt": PROMPT}, {"stop_count": 1, "prompt_count": 1}, id="text counts as one"),
-        pytest.param({"prompt": [1, 2, 3]}, {"prompt_count": 3}, id="token ids count as they hold"),
         pytest.param(
-            {"messages": [{"content": PROMPT}], "tools": []}, {"messages_count": 1, "tools_count": 0}, id="chat"
+            CompletionRequest,
+            {"stop": PROMPT, "prompt": PROMPT, "suffix": PROMPT, "user": PROMPT},
+            {"stop_count": 1, "prompt_count": 1, "suffix_count": 1, "user_count": 1},
+            id="a text counts as one",
         ),
-        pytest.param({"n": None, "stop": None}, {}, id="null is absent"),
-        pytest.param({"n": PROMPT, "dimensions": [PROMPT]}, {}, id="text where a number belongs is left out"),
-        pytest.param({"dimensions": 2**70}, {}, id="numbers beyond 64 bits are left out"),
+        pytest.param(CompletionRequest, {"prompt": [1, 2, 3]}, {"prompt_count": 3}, id="token ids count as they hold"),
         pytest.param(
-            {"suffix": PROMPT, "user": PROMPT, "metadata": {"a": PROMPT}, "x": 1}, {}, id="all else is left out"
+            ChatRequest,
+            {"messages": [{"content": PROMPT}], "tools": [], "metadata": {"a": PROMPT}},
+            {"messages_count": 1, "tools_count": 0, "metadata_count": 1},
+            id="a chat",
+        ),
+        pytest.param(CompletionRequest, {"n": None, "stop": None}, {}, id="null is absent"),
+        pytest.param(
+            EmbeddingRequest, {"dimensions": [PROMPT]}, {"dimensions_count": 1}, id="text where a number belongs counts"
+        ),
+        pytest.param(EmbeddingRequest, {"dimensions": 2**70}, {"dimensions": 2.0**70}, id="beyond 64 bits: a float"),
+        pytest.param(
+            EmbeddingRequest, {"dimensions": -(10**400)}, {"dimensions": -1e308}, id="beyond floats: the last"
+        ),
+        pytest.param(
+            CompletionRequest, {"x": 1, "messages": []}, {}, id="what the endpoint's API does not name is not"
         ),
     ],
 )
-def test_parameters_are_recorded_without_text(fields: dict[str, Any], expected: dict[str, Any]) -> None:
-    assert recorded_parameters(fields) == expected
+def test_parameters_are_recorded_without_text(
+    kind: type[EndpointRequest], fields: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    assert recorded_parameters(kind, fields) == expected
 
 
 def test_unknown_fields_are_recorded_by_name() -> None:
     fields = {"prompt": "p", "num_ctx": 5, "user": "alice", "guided_json": {"a": PROMPT}, "n": 1}
-    assert unknown_fields(fields) == ("num_ctx", "guided_json")
+    assert unknown_fields(CompletionRequest, fields) == ("num_ctx", "guided_json")
 
 
 def test_unknown_fields_are_bounded() -> None:
-    names = unknown_fields({f"{i:03d}" + "x" * 500: 1 for i in range(500)})
+    names = unknown_fields(CompletionRequest, {f"{i:03d}" + "x" * 500: 1 for i in range(500)})
     assert len(names) == MAX_UNKNOWN_FIELDS
     assert {len(name) for name in names} == {MAX_FIELD_NAME_CHARACTERS}
 

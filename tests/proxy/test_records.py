@@ -97,7 +97,7 @@ def test_the_record_holds_everything_the_specification_names() -> None:
         "saved_output_tokens": 0,
         "saved_microdollars": 0,
         "prompts": 1,
-        "parameters": {"prompt_count": 1, "n": 8, "max_tokens": 50},
+        "parameters": {"prompt_count": 1, "n": 8, "max_tokens": 50, "user_count": 1},
         "unknown_fields": ["num_ctx"],
         "adjustments": [{"parameter": "n", "rule": "clamp", "policy": "default", "before": 8, "after": 4}],
         "policies": ["default"],
