@@ -26,6 +26,7 @@ format:
 	$(python) -m ruff check --fix .
 
 bench:
+	$(python) tests/benchmarks/bench_decide.py
 	$(python) tests/benchmarks/bench_path.py
 	$(python) tests/benchmarks/bench_outage.py
 

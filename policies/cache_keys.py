@@ -2,18 +2,21 @@
 
 A key is one SHA-256 over one JSON text: version, scope, endpoint family, model and the canonical effective request.
 JSON with sorted members is typed (`1`, `1.0`, `true` and `"1"` are four texts) and cannot be read in two ways, so no
-client's string can forge a scope or another request's fields. Every field is part of the key unless a table below
-says otherwise. This file does not know whether a request is cacheable, nor who may share its answer.
+client's string can forge a scope or another request's fields. A member that is a long text stands there as its own
+digest, behind a mark that no JSON value begins with. Every field is part of the key unless a table below says
+otherwise. This file does not know whether a request is cacheable, nor who may share its answer.
 """
 
 from __future__ import annotations
 
+from functools import lru_cache
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from policies.requests.dialects import REQUEST_TYPES
+from policies.requests.long_texts import LONG_CHARACTERS
 from policies.requests.meaning import vocabulary
 
 if TYPE_CHECKING:
@@ -22,11 +25,11 @@ if TYPE_CHECKING:
     from policies.requests.asked import EffectiveRequest
     from policies.requests.fields import EndpointRequest
 
-KEY_VERSION: Final = 1
+KEY_VERSION: Final = 2
 """Part of every key; counts up when equal requests would get another key than before."""
 
 IGNORED: Final = frozenset().union(*(vocabulary(kind).unkeyed for kind in REQUEST_TYPES.values()))
-"""Members that say nothing about the answer's content, whichever endpoint's API names them."""
+"""Members that say nothing about the answer's content, but where an endpoint's own API has them say something."""
 
 
 def cache_key(
@@ -37,6 +40,9 @@ def cache_key(
     `api_version` is given where the client's choice changes the forwarded address (SPEC §2).
     """
     fields = canonical_fields(REQUEST_TYPES[effective.endpoint], effective.fields)
+    for name, value in fields.items():
+        if type(value) is str and len(value) >= LONG_CHARACTERS:
+            fields[name] = _digest(value)
     return sha256(_encode([KEY_VERSION, scope, effective.endpoint, model, api_version, fields])).hexdigest()
 
 
@@ -48,10 +54,10 @@ def canonical_fields(kind: type[EndpointRequest], fields: Mapping[str, Any]) -> 
     every server shares: temperature, top_p and the token ceiling are taken from the model by some.
     """
     tables = vocabulary(kind)
-    forms, defaults = tables.forms, tables.shared_defaults
+    forms, defaults, left_out = tables.forms, tables.shared_defaults, _left_out(kind)
     canonical: dict[str, Any] = {}
     for name, value in fields.items():
-        if value is None or name in IGNORED:
+        if value is None or name in left_out:
             continue
         form = forms.get(name)
         kept = value if form is None else form(value)
@@ -61,6 +67,18 @@ def canonical_fields(kind: type[EndpointRequest], fields: Mapping[str, Any]) -> 
         if name in canonical and canonical[name] == canonical.get(other, defaults.get(other)):
             del canonical[name]
     return canonical
+
+
+@lru_cache
+def _left_out(kind: type[EndpointRequest]) -> frozenset[str]:
+    """Return the members that are no part of the keys of an endpoint's requests."""
+    tables = vocabulary(kind)
+    return tables.unkeyed | (IGNORED - tables.meanings.keys())
+
+
+def _digest(text: str) -> msgspec.Raw:
+    """Write a long text as its digest: escaping it takes half as long as hashing it."""
+    return msgspec.Raw(b"~" + sha256(text.encode()).hexdigest().encode())
 
 
 def _same(value: object, default: object) -> bool:

@@ -10,8 +10,12 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from policies.cache_keys import cache_key
 from policies.requests.asked import Endpoint
+from policies.requests.ceilings import widest_ceiling
+from policies.requests.tools import has_hosted_tool
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,8 +26,7 @@ if TYPE_CHECKING:
     from policies.requests.asked import EffectiveRequest
 
 
-@dataclass(frozen=True, slots=True)
-class Keyed:
+class Keyed(msgspec.Struct, frozen=True):
     """The answer may be stored under `key` (hex) for `ttl_seconds`.
 
     `look_up` is False when the client said `no-cache`, `store` False when it said `no-store`; `max_age_seconds`
@@ -38,8 +41,7 @@ class Keyed:
     only_if_cached: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Bypass:
+class Bypass(msgspec.Struct, frozen=True):
     """The cache is not involved; `reason` is a short token such as `not-deterministic`."""
 
     reason: str
@@ -66,19 +68,21 @@ def plan_cache(  # noqa: PLR0913  a verdict weighs all of them
     settings: CacheSettings,
     cache_control: str | None,
     *,
+    end_user: str | None = None,
     api_version: str | None = None,
 ) -> CachePlan:
     """Decide whether an answer is looked up and stored, and under which key (SPEC §6).
 
-    `cache_control` is the request's header, several values joined by commas. `api_version` is the client's, given
+    `cache_control` is the request's header, several values joined by commas; `end_user` the one that the client named,
+    whatever policy made of the name. `api_version` is the client's, given
     only where it changes the address that the request is forwarded to (SPEC §2).
     """
     control = read_cache_control(cache_control)
-    reason = _find_bypass(effective, settings)
+    reason = _find_bypass(effective, settings, end_user)
     if reason is not None:
         return Bypass(reason, control.only_if_cached)
     return Keyed(
-        key=cache_key(effective, model.name, scope=_scope(effective, principal, settings), api_version=api_version),
+        key=cache_key(effective, model.name, scope=_scope(principal, settings, end_user), api_version=api_version),
         ttl_seconds=settings.ttl // 1000,
         look_up=not control.no_cache,
         store=not control.no_store,
@@ -87,7 +91,7 @@ def plan_cache(  # noqa: PLR0913  a verdict weighs all of them
     )
 
 
-def _find_bypass(effective: EffectiveRequest, settings: CacheSettings) -> str | None:
+def _find_bypass(effective: EffectiveRequest, settings: CacheSettings, end_user: str | None) -> str | None:
     """Return why the cache stays out of it; policy's reasons first, then the request's."""
     if settings.mode == "off":
         return "off"
@@ -97,9 +101,10 @@ def _find_bypass(effective: EffectiveRequest, settings: CacheSettings) -> str | 
         return "cache-level"
     if settings.mode == "deterministic" and not is_deterministic(effective):
         return "not-deterministic"
-    if settings.scope == "end_user" and not effective.view.end_user:
+    if settings.scope == "end_user" and not end_user:
         return "no-end-user"
-    return _find_chat_bypass(effective.fields) if effective.endpoint is Endpoint.CHAT else None
+    find = _BYPASSES.get(effective.endpoint)
+    return None if find is None else find(effective.fields)
 
 
 def is_deterministic(effective: EffectiveRequest) -> bool:
@@ -109,7 +114,7 @@ def is_deterministic(effective: EffectiveRequest) -> bool:
         effective.endpoint is Endpoint.EMBEDDINGS
         or view.temperature == 0
         or view.seed is not None
-        or view.token_ceiling == 0
+        or widest_ceiling(effective.fields, view.token_ceiling) == 0
     )
 
 
@@ -119,7 +124,7 @@ def _find_chat_bypass(fields: Mapping[str, Any]) -> str | None:
         return "stored-upstream"
     if fields.get("web_search_options") is not None:
         return "web-search"
-    if _is_hosted(fields.get("tools")):
+    if has_hosted_tool(fields.get("tools")):
         return "hosted-tools"
     modalities = fields.get("modalities")
     if fields.get("audio") is not None or (isinstance(modalities, list) and "audio" in modalities):
@@ -127,14 +132,17 @@ def _find_chat_bypass(fields: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _is_hosted(tools: object) -> bool:
-    """Tell whether a tool runs upstream: any type but those that the client itself runs."""
-    if not isinstance(tools, list):
-        return False
-    return any(isinstance(tool, dict) and tool.get("type", "function") not in _CLIENT_TOOLS for tool in tools)
+def _find_responses_bypass(fields: Mapping[str, Any]) -> str | None:
+    """Find what makes a response more than its text: storage upstream, which is the default, or tools run there."""
+    if fields.get("store") is not False:
+        return "stored-upstream"
+    for name, reason in _UPSTREAM_STATE.items():
+        if fields.get(name) is not None:
+            return reason
+    return "hosted-tools" if has_hosted_tool(fields.get("tools")) else None
 
 
-def _scope(effective: EffectiveRequest, principal: Principal, settings: CacheSettings) -> tuple[str, ...]:
+def _scope(principal: Principal, settings: CacheSettings, end_user: str | None) -> tuple[str, ...]:
     """Return who shares the answer, outermost first; the level's name stands first, so that no two levels meet."""
     project = (settings.scope, principal.organization, principal.project)
     match settings.scope:
@@ -148,7 +156,7 @@ def _scope(effective: EffectiveRequest, principal: Principal, settings: CacheSet
         case "key":
             return (*project, principal.key)
         case "end_user":
-            return (*project, effective.view.end_user or "")
+            return (*project, end_user or "")
 
 
 def read_cache_control(value: str | None) -> CacheControl:
@@ -176,7 +184,13 @@ def _seconds(argument: str) -> int:
 
 
 _NO_CACHE_LEVELS: Final = (0, 1)
-_CLIENT_TOOLS: Final = frozenset({"function", "custom"})
+_BYPASSES: Final = {Endpoint.CHAT: _find_chat_bypass, Endpoint.RESPONSES: _find_responses_bypass}
+_UPSTREAM_STATE: Final = {
+    "previous_response_id": "previous-response",
+    "conversation": "conversation",
+    "prompt": "prompt-template",
+}
+"""Members of a response's request that name what the upstream keeps and may change."""
 _NOTHING_ASKED: Final = CacheControl()
 _DIRECTIVE: Final = re.compile(r"""([^\s,;="]+)\s*(?:=\s*("(?:[^"\\]|\\.)*"|[^\s,;"]*))?""")
 _DIGITS: Final = re.compile(r"[0-9]+")

@@ -6,16 +6,28 @@ window, and takes what was seen of an answer as plain numbers.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
 
 from policies.errors import InvalidRequest
 from policies.pricing import cost_microdollars
-from policies.requests.asked import Action, Adjustment, EffectiveRequest, Endpoint
-from policies.requests.dialects import view_of
-from policies.tokens import BYTES_PER_TOKEN, bound_input_tokens, estimate_input_tokens, estimate_tokens
+from policies.requests.asked import Action, Adjustment, EffectiveRequest
+from policies.requests.ceilings import ceilings_given, is_ceiling, widest_ceiling
+from policies.requests.dialects import REQUEST_TYPES
+from policies.requests.fields import shown
+from policies.tokens import (
+    BYTES_PER_TOKEN,
+    bound_input_tokens,
+    bound_sent_tokens,
+    estimate_input_tokens,
+    estimate_tokens,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from policies.catalog import Model
     from policies.usage import Usage
 
@@ -23,17 +35,20 @@ Known = Literal["reported", "counted", "worst_case", "none"]
 """How the tokens of a charge are known: by the upstream, by ourselves, by what was held, or there are none."""
 
 
-@dataclass(frozen=True, slots=True)
-class WorstCase:
+class WorstCase(msgspec.Struct, frozen=True):
     """The most a request can take: tokens as counts, cost in whole micro-dollars (0 for a model without price).
 
-    Not `is_bounded` where nothing says how much one candidate may generate: the output then counts as none.
+    Not `is_bounded` where nothing says how much one candidate may generate, whose output then counts as none, or how
+    much an input has that is partly named only, which then counts as sent and is not `is_input_bounded`.
+    `candidates` are the choices that are generated, whether they are returned or not.
     """
 
     input_tokens: int
     output_tokens: int
     cost_microdollars: int
     is_bounded: bool = True
+    candidates: int = 0
+    is_input_bounded: bool = True
 
     @property
     def tokens(self) -> int:
@@ -45,7 +60,7 @@ class WorstCase:
 class Charged:
     """What a request is charged: tokens as counts, cost in whole micro-dollars.
 
-    `cached_input_tokens` are part of the input, `reasoning_tokens` of the output.
+    `cached_input_tokens` are part of the input, `reasoning_tokens` of the output; `completions` are choices generated.
     """
 
     input_tokens: int = 0
@@ -54,6 +69,7 @@ class Charged:
     reasoning_tokens: int = 0
     cost_microdollars: int = 0
     known: Known = "none"
+    completions: int = 0
 
     @property
     def tokens(self) -> int:
@@ -71,7 +87,8 @@ class Seen:
 
     `usage` is the upstream's report. `is_served`: the upstream took the request and did not answer it with an error
     status; `is_ended`: the answer's end came; `is_abandoned`: the client left before that. `is_readable`: what passed
-    could be counted, events of content and the bytes of their text.
+    could be counted, events of content and the bytes of their text. `choices` are those of an answer that is all there,
+    0 where they were not counted.
     """
 
     usage: Usage | None = None
@@ -81,18 +98,28 @@ class Seen:
     is_ended: bool = False
     is_abandoned: bool = False
     is_readable: bool = True
+    choices: int = 0
 
 
 def worst_case(effective: EffectiveRequest, model: Model) -> WorstCase:
     """Return the most that a request can take: its input, and its ceiling for every candidate."""
-    input_tokens = bound_input_tokens(effective, model)
+    bound = bound_input_tokens(effective, model)
+    input_tokens = bound_sent_tokens(effective, model) if bound is None else bound
     candidates = effective.view.candidates
-    ceiling = effective.view.token_ceiling
+    ceiling = widest_ceiling(effective.fields, effective.view.token_ceiling)
     if ceiling is None:
         ceiling = model.settings.max_output_tokens or model.settings.context_window
     output_tokens = candidates * (ceiling or 0)
     cost = cost_microdollars(model.settings.price, input_tokens=input_tokens, output_tokens=output_tokens)
-    return WorstCase(input_tokens, output_tokens, cost, is_bounded=ceiling is not None or candidates == 0)
+    is_bounded = bound is not None and (ceiling is not None or candidates == 0)
+    return WorstCase(
+        input_tokens,
+        output_tokens,
+        cost,
+        is_bounded=is_bounded,
+        candidates=candidates,
+        is_input_bounded=bound is not None,
+    )
 
 
 def close_ceiling(effective: EffectiveRequest, model: Model) -> tuple[EffectiveRequest, tuple[Adjustment, ...]]:
@@ -101,33 +128,60 @@ def close_ceiling(effective: EffectiveRequest, model: Model) -> tuple[EffectiveR
     The value is the API's default, else the model's `max_output_tokens`, else what its context window leaves. Raises
     InvalidRequest where none of them says anything, naming the setting that is missing.
     """
-    name = "max_tokens" if effective.endpoint is Endpoint.COMPLETIONS else model.settings.token_ceiling
-    if effective.view.candidates == 0 or effective.fields.get(name) is not None:
+    if effective.view.candidates == 0:
         return effective, ()
+    given = ceilings_given(effective.fields)
+    _check_ceilings(given)
+    request_type = REQUEST_TYPES[effective.endpoint]
+    if not given.keys().isdisjoint(request_type.ceilings):
+        return effective, ()
+    name = request_type.ceiling_to_write(model.settings)
     ceiling = effective.view.token_ceiling
     if ceiling is None:
         ceiling = _configured_ceiling(effective, model, name)
-    elif effective.endpoint is not Endpoint.COMPLETIONS:
-        return effective, ()  # given under its other name
     fields = {**effective.fields, name: ceiling}
     written = Adjustment(parameter=name, before=None, after=ceiling, action=Action.DEFAULT)
-    return EffectiveRequest(effective.endpoint, fields, view_of(effective.endpoint, fields)), (written,)
+    return EffectiveRequest(effective.endpoint, fields, effective.view.with_fields(fields)), (written,)
+
+
+def check_input(effective: EffectiveRequest, model: Model) -> None:
+    """Refuse an input of which some is only named, since a limit has to hold its worst case.
+
+    Raises InvalidRequest, naming the setting that is missing, where nothing says how large it may be.
+    """
+    if bound_input_tokens(effective, model) is None:
+        raise InvalidRequest(
+            "The request names input that only the upstream knows, such as an earlier response, a file or the results "
+            "of a tool, and a limit has to know the most tokens that it can take. Send all of the input, or have "
+            f"models.{model.name}.context_window set in the gateway's configuration.",
+            code="input_unbounded",
+        )
+
+
+def _check_ceilings(given: Mapping[str, Any]) -> None:
+    for name, value in given.items():
+        if not is_ceiling(value):
+            raise InvalidRequest(
+                f"{name} is {shown(value)}; it must be a number of tokens, since a limit has to know the most tokens "
+                "that this request can take.",
+                param=name,
+            )
 
 
 def _configured_ceiling(effective: EffectiveRequest, model: Model, name: str) -> int:
     settings = model.settings
     if settings.max_output_tokens is not None:
         return settings.max_output_tokens
-    if settings.context_window is None:
+    bound = bound_input_tokens(effective, model)
+    if settings.context_window is None or bound is None:
         raise InvalidRequest(
             f"{name} is required here: a limit has to know the most tokens that this request can take. "
             f"Send {name}, or have models.{model.name}.max_output_tokens set in the gateway's configuration.",
             code="token_ceiling_missing",
             param=name,
         )
-    room = settings.context_window - bound_input_tokens(effective, model)
-    if room > 0:
-        return room
+    if bound < settings.context_window:
+        return settings.context_window - bound
     raise InvalidRequest(
         f"{name} is required here: the input may fill the context window of {settings.context_window} tokens, "
         f"which leaves no room to assume. Send {name}, or have models.{model.name}.max_output_tokens set.",
@@ -144,6 +198,32 @@ def charge(effective: EffectiveRequest, model: Model, worst: WorstCase, seen: Se
     the worst case. A failure before the first token costs nothing; an answer that could not be seen costs the worst
     case.
     """
+    charged = _charge_tokens(effective, model, worst, seen)
+    if charged.known in ("none", "worst_case"):
+        return charged
+    return replace(charged, completions=_completions(effective, worst, seen))
+
+
+def charge_of_hit(model: Model, worst: WorstCase, usage: Usage | None) -> Charged:
+    """Return what an answer from the cache takes where a policy charges hits in full: what was reported of it, if so.
+
+    What nobody reported is taken at its worst. A stored answer is complete, so all of its choices were generated.
+    """
+    if usage is None:
+        return at_worst(worst)
+    charged = _charged(
+        model,
+        input_tokens=usage.input_tokens,
+        output_tokens=usage.output_tokens,
+        cached_input_tokens=usage.cached_input_tokens,
+        reasoning_tokens=usage.reasoning_tokens,
+        known="reported",
+    )
+    return replace(charged, completions=worst.candidates)
+
+
+def _charge_tokens(effective: EffectiveRequest, model: Model, worst: WorstCase, seen: Seen) -> Charged:
+    """Do what `charge` says, and count no completions but at worst."""
     if not seen.is_served:
         return NOTHING
     if seen.usage is not None:
@@ -159,7 +239,25 @@ def charge(effective: EffectiveRequest, model: Model, worst: WorstCase, seen: Se
 
 def at_worst(worst: WorstCase) -> Charged:
     """Charge what was held."""
-    return Charged(worst.input_tokens, worst.output_tokens, 0, 0, worst.cost_microdollars, "worst_case")
+    return Charged(
+        input_tokens=worst.input_tokens,
+        output_tokens=worst.output_tokens,
+        cost_microdollars=worst.cost_microdollars,
+        known="worst_case",
+        completions=worst.candidates,
+    )
+
+
+def _completions(effective: EffectiveRequest, worst: WorstCase, seen: Seen) -> int:
+    """Return how many choices were generated: none before the first token, all asked for where nobody counted them.
+
+    Candidates that were generated and not returned count like those that were.
+    """
+    if seen.choices:
+        view = effective.view
+        return min(-(-seen.choices * view.candidates // view.choices), worst.candidates)
+    has_begun = seen.usage is not None or seen.content_events or seen.content_bytes
+    return worst.candidates if has_begun else 0
 
 
 def _may_generate(worst: WorstCase) -> bool:
@@ -171,7 +269,7 @@ def _reported(effective: EffectiveRequest, model: Model, worst: WorstCase, seen:
     view = effective.view
     if view.prompt_count > 1:
         own_input = min(estimate_input_tokens(effective, model), worst.input_tokens)
-        token_ids = view.input_size(effective.fields).token_ids  # these are no estimate
+        token_ids = effective.input_size.token_ids  # these are no estimate
         input_tokens = max(token_ids, _credible(usage.input_tokens, own_input))
     if view.candidates > 1 and not view.echo_size().token_ids:  # whose text is of a length that nobody knows
         own_output = _at_most(worst, _seen_output(effective, seen))

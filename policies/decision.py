@@ -7,14 +7,16 @@ holds a `Decision` can carry it out, print it (`tidegate explain`) or throw it a
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from policies.advisories import advise
 from policies.cacheability import plan_cache
-from policies.charges import close_ceiling, worst_case
+from policies.charges import check_input, close_ceiling, worst_case
 from policies.errors import Forbidden
-from policies.limits import bind_limits, needs_ceiling
-from policies.parameters import apply_rules
+from policies.limits import bind_limits, needs_ceiling, needs_input
+from policies.parameters import apply_rules, observe_rules
+from policies.pseudonyms import pseudonym
 from policies.requests.dialects import check_model_bounds
 from policies.routing import order_candidates
 
@@ -33,7 +35,8 @@ if TYPE_CHECKING:
 class Decision:
     """Everything that is decided before anything is done.
 
-    `adjustments` are in the order they were made, normalisations first; `advisories` what the client had better know
+    `adjustments` are in the order they were made, normalisations first; `observed` what rules that are only observed
+    would have done to what came of them; `advisories` what the client had better know
     of what is left; `worst_case` is what is held; `limits` those that bind this request, with what each is asked for;
     `candidates` the deployments in the order they are to be tried.
     """
@@ -44,6 +47,7 @@ class Decision:
     policy: EffectivePolicy
     effective: EffectiveRequest
     adjustments: tuple[Adjustment, ...]
+    observed: tuple[Adjustment, ...]
     advisories: tuple[str, ...]
     worst_case: WorstCase
     limits: tuple[BoundLimit, ...]
@@ -64,6 +68,20 @@ def decide(
     `cache_control` is the request's header; `draw` a random number in [0, 1) that picks among deployments. Raises
     UnknownModel, Forbidden, PolicyViolation or InvalidRequest.
     """
+    policy = rulebook.policy_for(principal)
+    return decide_under(policy, asked, principal, rulebook, cache_control=cache_control, draw=draw)
+
+
+def decide_under(  # noqa: PLR0913  a decision weighs all of them
+    policy: EffectivePolicy,
+    asked: AskedRequest,
+    principal: Principal,
+    rulebook: Rulebook,
+    *,
+    cache_control: str | None,
+    draw: float,
+) -> Decision:
+    """Decide as `decide` does, under a policy that stands in for the principal's own."""
     model = rulebook.model(asked.model)
     if not principal.may_use(model.name):
         raise Forbidden(
@@ -72,10 +90,14 @@ def decide(
             code="model_not_allowed",
             param="model",
         )
-    policy = rulebook.policy_for(principal)
+    _check_listed(asked.model, model, policy)
     check_model_bounds(asked, model)
-    effective, adjustments = apply_rules(asked, policy, model)
-    if needs_ceiling(policy.limits, model) and effective.view.candidates:
+    pseudonymise = partial(pseudonym, rulebook.pseudonym_key, principal)
+    effective, adjustments = apply_rules(asked, policy, model, pseudonymise)
+    observed = observe_rules(effective, asked, policy, model, pseudonymise) if policy.observed else ()
+    if effective.input_size.is_open and needs_input(policy.limits, model):
+        check_input(effective, model)
+    if needs_ceiling(policy.limits, model):
         effective, written = close_ceiling(effective, model)
         adjustments = (*adjustments, *written)
     worst = worst_case(effective, model)
@@ -86,16 +108,30 @@ def decide(
         policy=policy,
         effective=effective,
         adjustments=(*asked.adjustments, *adjustments),
+        observed=observed,
         advisories=advise(effective),
         worst_case=worst,
-        limits=bind_limits(policy.limits, principal, model, effective, worst),
+        limits=bind_limits(policy.limits, principal, model, asked.view.end_user, worst),
         cache=plan_cache(
             effective,
             model,
             principal,
             policy.cache,
             cache_control,
+            end_user=asked.view.end_user,
             api_version=asked.api_version if model.forwards_api_version else None,
         ),
         candidates=order_candidates(model.settings.deployments, draw),
     )
+
+
+def _check_listed(asked: str, model: Model, policy: EffectivePolicy) -> None:
+    refusing = policy.refusing_model(model.name)
+    if refusing is not None:
+        raise Forbidden(
+            f"Policy {refusing.policy!r} does not list the model {asked[:100]!r}; "
+            "GET /v1/models lists those you may use.",
+            code="model_not_allowed",
+            param="model",
+            policies=(refusing.policy,),
+        )

@@ -18,7 +18,7 @@ This file knows no HTTP beyond a hint at the status, and renders nothing: `proxy
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,10 +59,25 @@ class UnsupportedMedia(InvalidRequest):
 
 
 class PolicyViolation(Rejection):
-    """A policy's rule refuses the request; the message says the bound and the policy's name."""
+    """A policy's rule refuses the request; the message says the bound and the policy's name.
 
-    def __init__(self, message: str, *, param: str | None = None) -> None:
+    `policies` are the policies whose rules it breaks, `value` what the parameter was, `bound` which values are let
+    through, in words, where a bound is what refuses.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        policies: Sequence[str] = (),
+        value: Any = None,  # noqa: ANN401  a JSON value
+        bound: str | None = None,
+    ) -> None:
         super().__init__(message, code="policy_violation", param=param)
+        self.policies = tuple(policies)
+        self.value = value
+        self.bound = bound
 
 
 class Unauthenticated(Rejection):
@@ -75,9 +90,15 @@ class Unauthenticated(Rejection):
 
 
 class Forbidden(Rejection):
-    """The key is known and has no access to the model or project it asks for."""
+    """The key is known and has no access to the model or project it asks for; `policies` are those that say so."""
 
     status_hint = 403
+
+    def __init__(
+        self, message: str, *, code: str | None = None, param: str | None = None, policies: Sequence[str] = ()
+    ) -> None:
+        super().__init__(message, code=code, param=param)
+        self.policies = tuple(policies)
 
 
 class UnknownModel(Rejection):
@@ -138,3 +159,6 @@ class NotStored(Rejection):
     """`only-if-cached` was asked and no stored answer fits."""
 
     status_hint = 504
+
+    def __init__(self, message: str = "No stored answer fits, and the request says only-if-cached.") -> None:
+        super().__init__(message, code="not_stored")

@@ -1,6 +1,7 @@
 """Which limits bind a request, what each of them is asked for, and what it is charged in the end (SPEC §5).
 
-Knows scopes and quantities; the arithmetic of windows is in `windows`, the counting in the store's scripts.
+Knows scopes and when a limit is taken from; what is counted is in `quantities`, the arithmetic of windows in `windows`,
+the counting in the store's scripts.
 """
 
 from __future__ import annotations
@@ -11,18 +12,19 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final
 
-from policies.charges import Charged
+import msgspec
+
+from policies.errors import InvalidRequest
+from policies.quantities import QUANTITIES, OnStoreFailure, Quantity
 from policies.windows import MAX_COUNT, Calendar, Tank, Unwindowed, Window, make_tank, parse_window
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from policies.catalog import Model
-    from policies.charges import WorstCase
+    from policies.charges import Charged, WorstCase
     from policies.policy import Limit
     from policies.principals import Principal
-    from policies.requests.asked import EffectiveRequest
-    from policies.usage import Usage
 
 MORE_THAN_ANY: Final = MAX_COUNT + 1
 """Stands for every ask above what limits can tell apart."""
@@ -45,26 +47,28 @@ class Taking(StrEnum):
 class NamedLimit:
     """One limit of one policy, prepared: `name` as configured or made from its settings, its window and tank.
 
-    Raises ValueError for a `per` that is no window.
+    `quota` is the limit as it is counted: in whole micro-dollars where it is one of usd. Raises ValueError for a `per`
+    that is no window.
     """
 
     policy: str
     limit: Limit
     name: str = field(init=False)
+    quantity: Quantity = field(init=False)
+    quota: int = field(init=False)
     window: Window = field(init=False)
     tank: Tank = field(init=False)
 
     def __post_init__(self) -> None:
         """Prepare what every request needs."""
-        window = parse_window(self.limit.per)
+        quantity, window = QUANTITIES[self.limit.of], parse_window(self.limit.per)
+        quota = quantity.count(self.limit.limit)
+        burst = None if self.limit.burst is None else quantity.count(self.limit.burst)
         object.__setattr__(self, "name", self.limit.name or made_name(self.limit))
+        object.__setattr__(self, "quantity", quantity)
+        object.__setattr__(self, "quota", quota)
         object.__setattr__(self, "window", window)
-        object.__setattr__(self, "tank", make_tank(window, self.limit.limit, self.limit.burst))
-
-    @property
-    def is_held(self) -> bool:
-        """Whether the worst case is held until the answer has come, so that the request needs a token ceiling."""
-        return self.limit.of == "tokens"
+        object.__setattr__(self, "tank", make_tank(window, quota, burst))
 
     @property
     def is_returned(self) -> bool:
@@ -73,8 +77,13 @@ class NamedLimit:
 
     @property
     def is_budget(self) -> bool:
-        """Whether this is a budget, which no retry outlasts: a monthly limit (SPEC §5)."""
-        return self.window is Calendar.MONTH
+        """Whether this is a budget, which no retry outlasts: a limit of usd, or a monthly one (SPEC §5)."""
+        return self.quantity.is_budget or self.window is Calendar.MONTH
+
+    @property
+    def on_store_failure(self) -> OnStoreFailure:
+        """What the limit does while the store is away, as configured or by its quantity's default (SPEC §10)."""
+        return self.limit.on_store_failure or self.quantity.on_store_failure
 
     def covers(self, model: str) -> bool:
         """Tell whether the limit is for this canonical model name."""
@@ -90,12 +99,12 @@ def made_name(limit: Limit) -> str:
     return _SEPARATORS.sub("-", "-".join(words)).strip("-")
 
 
-@dataclass(frozen=True, slots=True)
-class BoundLimit:
+class BoundLimit(msgspec.Struct, frozen=True):
     """One limit that binds one request.
 
     `name` is unique among the limits of one principal and goes out in headers; `policy` is where it was configured;
-    `scope` the values of `by` in their order, such as `("alice",)`; `ask` how much the request needs at worst.
+    `scope` the values of `by` in their order, such as `("alice",)`; `ask` how much the request needs at worst, in the
+    unit of `named.quota`.
     `counter` names the count within its policy, for whomever it is bound: principals with other policies beside this
     one share it.
     """
@@ -121,12 +130,12 @@ class BoundLimit:
     @property
     def is_taken_by_hits(self) -> bool:
         """Whether an answer from the cache needs room too: requests, concurrency, and what says `charge_hits: full`."""
-        return self.limit.of != "tokens" or self.limit.charge_hits == "full"
+        return self.named.quantity.is_taken_by_hits or self.limit.charge_hits == "full"
 
     @property
     def taking(self) -> Taking:
         """When the limit is taken from."""
-        if self.limit.of == "requests":
+        if self.named.quantity.is_spent_at_once:
             return Taking.SPEND
         return Taking.HOLD if self.is_taken_by_hits else Taking.MISS
 
@@ -140,16 +149,22 @@ def bind_limits(
     limits: Sequence[NamedLimit],
     principal: Principal,
     model: Model,
-    effective: EffectiveRequest,
+    end_user: str | None,
     worst: WorstCase,
 ) -> tuple[BoundLimit, ...]:
-    """Return the limits that bind a request, in the order of the levels; a policy that applies twice counts once."""
+    """Return the limits that bind a request, in the order of the levels; a policy that applies twice counts once.
+
+    `end_user` is the one that the client named. Raises InvalidRequest where a limit counts what a model without a price
+    costs.
+    """
+    values = _values_of_levels(principal, model, end_user)
     bound: dict[tuple[str, str, tuple[str, ...]], BoundLimit] = {}
     names: set[str] = set()
     for named in limits:
         if not named.covers(model.name):
             continue
-        scope = tuple(_SCOPES[level](principal, model, effective) for level in named.limit.by)
+        _check_price(named, model)
+        scope = tuple(map(values.__getitem__, named.limit.by))
         identity = (named.policy, named.name, scope)
         if identity in bound and bound[identity].limit == named.limit:
             continue
@@ -157,31 +172,29 @@ def bind_limits(
             identity = (named.policy, identity[1] + "-also", scope)
         name = _free_name(identity[1], named.policy, names)
         names.add(name)
-        ask = min(_ASKS[named.limit.of](worst), MORE_THAN_ANY)
+        ask = min(named.quantity.asks(worst), MORE_THAN_ANY)
         bound[identity] = BoundLimit(name, named.policy, named.limit, scope, ask, identity[1], named)
     return tuple(bound.values())
 
 
 def needs_ceiling(limits: Sequence[NamedLimit], model: Model) -> bool:
-    """Tell whether a limit for this model holds the worst case, so that a token ceiling has to be written."""
-    return any(named.is_held and named.covers(model.name) for named in limits)
+    """Tell whether a limit for this model holds what depends on the token ceiling, so that one has to be written."""
+    return any(named.quantity.needs_ceiling and named.covers(model.name) for named in limits)
+
+
+def needs_input(limits: Sequence[NamedLimit], model: Model) -> bool:
+    """Tell whether a limit for this model holds what depends on the input, so that its size has to be known."""
+    return any(named.quantity.needs_input and named.covers(model.name) for named in limits)
 
 
 def taken(bound: BoundLimit, charged: Charged) -> int:
     """Return what a request takes from a limit once its charge is known; what is returned takes nothing."""
-    return min(_CHARGES[bound.limit.of](charged), MAX_COUNT)
+    return min(bound.named.quantity.charges(charged), MAX_COUNT)
 
 
-def taken_by_hit(bound: BoundLimit, usage: Usage | None) -> int:
-    """Return what an answer from the cache takes from a limit, given what was reported when it was made.
-
-    Tokens only where the policy says so; what nobody reported is then taken as asked (SPEC §5).
-    """
-    if bound.taking is Taking.MISS:
-        return 0
-    if usage is None and bound.limit.of == "tokens":
-        return bound.ask
-    return taken(bound, Charged() if usage is None else Charged(usage.input_tokens, usage.output_tokens))
+def taken_by_hit(bound: BoundLimit, full: Charged) -> int:
+    """Return what an answer from the cache takes from a limit, of which `full` is the charge in full (SPEC §5)."""
+    return taken(bound, full) if bound.is_taken_by_hits else 0
 
 
 def level_words(bound: BoundLimit) -> str:
@@ -193,6 +206,12 @@ def level_words(bound: BoundLimit) -> str:
     return " and ".join(words)
 
 
+def quota_words(bound: BoundLimit) -> str:
+    """Return how much the limit lets pass, such as `60 requests` or `0.5 USD`."""
+    quantity = bound.named.quantity
+    return " ".join(filter(None, (quantity.write(bound.named.quota), quantity.noun)))
+
+
 def _free_name(name: str, policy: str, names: set[str]) -> str:
     if name not in names:
         return name
@@ -202,28 +221,23 @@ def _free_name(name: str, policy: str, names: set[str]) -> str:
     return name
 
 
-def _owner(principal: Principal) -> str:
-    """Return the owner so that a user and a service account of the same id are told apart."""
-    return f"service-account:{principal.owner}" if principal.is_service_account else principal.owner
+def _values_of_levels(principal: Principal, model: Model, end_user: str | None) -> Mapping[str, str]:
+    """Return what each of a limit's `by` is for a request; users and service accounts of the same id are told apart."""
+    return {
+        "organization": principal.organization,
+        "project": principal.project,
+        "user": f"service-account:{principal.owner}" if principal.is_service_account else principal.owner,
+        "key": principal.key,
+        "end_user": end_user or "",
+        "model": model.name,
+    }
 
 
-_SCOPES: Final[Mapping[str, Callable[[Principal, Model, EffectiveRequest], str]]] = {
-    "organization": lambda principal, _model, _effective: principal.organization,
-    "project": lambda principal, _model, _effective: principal.project,
-    "user": lambda principal, _model, _effective: _owner(principal),
-    "key": lambda principal, _model, _effective: principal.key,
-    "end_user": lambda _principal, _model, effective: effective.view.end_user or "",
-    "model": lambda _principal, model, _effective: model.name,
-}
-
-_ASKS: Final[Mapping[str, Callable[[WorstCase], int]]] = {
-    "requests": lambda _worst: 1,
-    "tokens": lambda worst: worst.tokens,
-    "concurrency": lambda _worst: 1,
-}
-
-_CHARGES: Final[Mapping[str, Callable[[Charged], int]]] = {
-    "requests": lambda _charged: 1,
-    "tokens": lambda charged: charged.tokens,
-    "concurrency": lambda _charged: 0,
-}
+def _check_price(named: NamedLimit, model: Model) -> None:
+    if named.quantity.needs_price and model.settings.price is None:
+        raise InvalidRequest(
+            f"Limit {named.name!r} of policy {named.policy!r} counts what requests cost, and the model {model.name!r} "
+            f"has no price. Have models.{model.name}.price set in the configuration, or ask for another model.",
+            code="price_missing",
+            param="model",
+        )

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic_core import PydanticKnownError
 
+from policies.quantities import QUANTITIES, Counted, OnStoreFailure
 from policies.settings import Items, Milliseconds, Settings
 from policies.windows import MAX_COUNT
 
@@ -33,6 +35,16 @@ class Rule(Settings):
     """Written whatever the client sent."""
     forbid: Literal["reject", "drop"] | None = None
     """The parameter may not be sent: refuse the request, or take the parameter out."""
+    add: Annotated[Items[str], Field(min_length=1)] | None = None
+    """Texts that are added to what the client sent, such as to `stop`; on_violation says what happens to too many."""
+    strip_trailing_space: bool = False
+    """Take spaces off the end of every text, such as of `prompt`."""
+    pseudonymise: bool = False
+    """Write a keyed hash of who asks, as `user` for an upstream that looks for abuse; needs `pseudonym_key`."""
+    mode: Literal["enforce", "observe"] = "enforce"
+    """observe: only record what the rule would have done, and change nothing."""
+    override: bool = False
+    """What outer levels say of this parameter does not hold, even where it is stricter."""
 
 
 class Limit(Settings):
@@ -40,24 +52,36 @@ class Limit(Settings):
 
     name: str | None = None
     """Name in headers, messages and metrics; absent: made from the other settings."""
-    of: Literal["requests", "tokens", "concurrency"]
-    """What is counted."""
-    limit: NonNegativeInt = Field(le=MAX_COUNT)
-    """How much of it."""
+    of: Counted
+    """What is counted: `completions` are choices generated."""
+    limit: Number = Field(ge=0)
+    """How much of it: a whole number, but for usd, which may have six decimals."""
     per: str | None = None
     """second, minute, hour, day, week, month, or a duration such as 90s; not with concurrency."""
     by: Items[Literal["organization", "project", "user", "key", "end_user", "model"]] = Field(min_length=1)
     """Each combination of these has a count of its own."""
     hold: Literal["worst_case"] = "worst_case"
-    """How much of the tokens is taken until the answer has come: the most that the request can take."""
-    burst: Annotated[PositiveInt, Field(le=MAX_COUNT)] | None = None
-    """Room of a refilling bucket; absent: the limit."""
+    """How much is taken until the answer has come: the most that the request can take."""
+    burst: Annotated[Number, Field(gt=0)] | None = None
+    """Room of a refilling bucket, written as the limit is; absent: the limit."""
     models: Annotated[Items[str], Field(min_length=1)] | None = None
     """Model names or wildcards that the limit is for; absent: all."""
-    on_store_failure: Literal["allow", "deny", "local"] = "local"
-    """While the store is away: let everything through, refuse, or count in the process."""
+    on_store_failure: OnStoreFailure | None = None
+    """While the store is away: let everything through, refuse, or count in the process; absent: local, for usd deny."""
     charge_hits: Literal["none", "full"] = "none"
-    """Whether a cache hit takes tokens."""
+    """Whether a cache hit takes tokens, completions and usd."""
+
+    @field_validator("limit", "burst")
+    @classmethod
+    def _is_counted(cls, amount: Number | None, info: ValidationInfo) -> Number | None:
+        quantity = QUANTITIES.get(info.data.get("of", ""))
+        if amount is None or quantity is None:  # what is wrong with `of` has been told
+            return amount
+        most = MAX_COUNT // quantity.count(1)
+        if amount > most:
+            raise PydanticKnownError("less_than_equal", {"le": most})
+        quantity.count(amount)
+        return amount
 
     @model_validator(mode="after")
     def _window_fits_quantity(self) -> Limit:
@@ -86,6 +110,12 @@ class Policy(Settings):
 
     parameters: dict[str, Rule] = Field(default_factory=dict)
     """Rules by parameter name; `prompts`, `candidates`, `prompt_tokens` and `worst_case_tokens` are computed."""
+    models: Annotated[Items[str], Field(min_length=1)] | None = None
+    """Model names or wildcards that may be asked for, within what project and key may; absent: all of those."""
+    unknown_parameters: Literal["forward", "drop", "reject"] | None = None
+    """What becomes of members that neither the API nor a rule names; absent: the outer level's word, or forward."""
+    override: bool = False
+    """Whatever this policy says of parameters, models and unknown parameters replaces what outer levels say of it."""
     limits: Items[Limit] = ()
     """All of them apply at once."""
     cache: CacheSettings | None = None

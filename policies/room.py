@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from policies import windows
-from policies.limits import level_words
+from policies.limits import level_words, quota_words
 from policies.windows import Rolling
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def ceil_seconds(milliseconds: int) -> int:
 
 
 def _message(room: Room, seconds: int | None) -> str:
-    bound = room.bound
+    bound, write = room.bound, room.bound.named.quantity.write
     per = "" if bound.limit.per is None else f" per {bound.limit.per}"
     when = (
         "it can never fit: ask for less, or have the limit raised"
@@ -131,8 +131,8 @@ def _message(room: Room, seconds: int | None) -> str:
         else f"it fits in {_duration_words(seconds)}"
     )
     return (
-        f"Limit {bound.name!r} of policy {bound.policy!r} ({bound.limit.limit} {bound.limit.of}{per} "
-        f"for {level_words(bound)}) has no room for this request: it asks for {bound.ask}, {room.left} left; {when}."
+        f"Limit {bound.name!r} of policy {bound.policy!r} ({quota_words(bound)}{per} for {level_words(bound)}) "
+        f"has no room for this request: it asks for {write(bound.ask)}, {write(room.left)} left; {when}."
     )
 
 

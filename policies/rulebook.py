@@ -1,6 +1,6 @@
 """All that a configuration says about deciding, prepared for look-ups: models by any of their names, merged policies.
 
-Immutable once built; a reload builds another. Knows no keys, addresses or secrets.
+Immutable once built; a reload builds another. Knows no keys of clients, and no addresses.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from policies.catalog import ModelSettings
     from policies.policy import Policy
-    from policies.principals import Principal
+    from policies.principals import AppliedPolicy, Principal
 
 
 class Rulebook:
@@ -27,7 +27,9 @@ class Rulebook:
         models: Mapping[str, ModelSettings],
         policies: Mapping[str, Policy],
         version_forwarding_upstreams: Collection[str] = (),
+        pseudonym_key: bytes = b"",
     ) -> None:
+        self.pseudonym_key = pseudonym_key
         self.models = {
             name: Model(name, settings, any(d.upstream in version_forwarding_upstreams for d in settings.deployments))
             for name, settings in models.items()
@@ -36,23 +38,32 @@ class Rulebook:
         for model in self.models.values():
             self._by_name.update(dict.fromkeys(model.settings.aliases, model))
         self._policies = policies
-        self._merged: dict[tuple[str, ...], EffectivePolicy] = {}
+        self._merged: dict[tuple[AppliedPolicy, ...], EffectivePolicy] = {}
+
+    def find_model(self, name: str) -> Model | None:
+        """Find the model that clients call `name`, by its own name or an alias."""
+        return self._by_name.get(name)
 
     def model(self, name: str) -> Model:
         """Return the model that clients call `name`, by its own name or an alias. Raises UnknownModel."""
-        found = self._by_name.get(name)
+        found = self.find_model(name)
         if found is None:
             raise UnknownModel(f"The model {name[:100]!r} does not exist; GET /v1/models lists those you may use.")
         return found
 
     def usable_names(self, principal: Principal) -> Iterable[str]:
         """Every name, aliases included, under which a principal may ask for a model, in alphabetical order."""
-        return sorted(name for name, model in self._by_name.items() if principal.may_use(model.name))
+        policy = self.policy_for(principal)
+        return sorted(
+            name
+            for name, model in self._by_name.items()
+            if principal.may_use(model.name) and policy.refusing_model(model.name) is None
+        )
 
     def policy_for(self, principal: Principal) -> EffectivePolicy:
         """Return the merged policy of a principal's levels."""
         merged = self._merged.get(principal.policies)
         if merged is None:
-            merged = merge([(name, self._policies[name]) for name in principal.policies])
+            merged = merge([(applied.name, self._policies[applied.name]) for applied in principal.policies])
             self._merged[principal.policies] = merged
         return merged

@@ -2,8 +2,9 @@
 
 A bound is never below the truth: token ids are counted exactly, text by its UTF-8 bytes and an overhead per request
 and per message, since no tokenizer makes more tokens than bytes; images and sounds by numbers that no ordinary one
-exceeds. An estimate is for what nobody reported: four bytes a token. What an input consists of is measured in
-`requests`; this file knows no price, no limit and no ceiling.
+exceeds; an input of which some is only named by all that its model can read. An estimate is for what nobody reported:
+four bytes a token. What an input consists of is measured in `requests`; this file knows no price, no limit and no
+ceiling.
 """
 
 from __future__ import annotations
@@ -21,24 +22,42 @@ AUDIO_BYTES_PER_TOKEN: Final = 16
 """Of a sound in base64: speech at 8 kbit/s, the least that MP3 has, is 26 bytes for each of 50 tokens a second."""
 
 
-def bound_input_tokens(effective: EffectiveRequest, model: Model) -> int:
-    """Return the most tokens that the input can have."""
-    size, settings = effective.view.input_size(effective.fields), model.settings
-    tokens = size.token_ids + size.text_bytes + _media_tokens(size, model)
-    if size.texts:
-        tokens += settings.request_overhead_tokens + size.texts * settings.message_overhead_tokens
-    return tokens
+def bound_input_tokens(effective: EffectiveRequest, model: Model) -> int | None:
+    """Return the most tokens that the input can have.
+
+    None for an input of which some is only named, where the model's `context_window` is not configured.
+    """
+    size = effective.input_size
+    return model.settings.context_window if size.is_open else _bound(size, model)
+
+
+def bound_sent_tokens(effective: EffectiveRequest, model: Model) -> int:
+    """Return the most tokens that what was sent of the input can have, whatever it names besides."""
+    return _bound(effective.input_size, model)
 
 
 def estimate_input_tokens(effective: EffectiveRequest, model: Model) -> int:
-    """Return about how many tokens the input has; token ids count exactly, images and sounds at their most."""
-    size = effective.view.input_size(effective.fields)
+    """Return about how many tokens the input has; token ids count exactly, images and sounds at their most.
+
+    An input of which some is only named counts at its most too, where that is known.
+    """
+    size = effective.input_size
+    if size.is_open and model.settings.context_window is not None:
+        return model.settings.context_window
     return size.token_ids + estimate_tokens(size.text_bytes) + _media_tokens(size, model)
 
 
 def estimate_tokens(text_bytes: int) -> int:
     """Return about how many tokens so many bytes of text are, rounded up."""
     return _divide_up(text_bytes, BYTES_PER_TOKEN)
+
+
+def _bound(size: InputSize, model: Model) -> int:
+    settings = model.settings
+    tokens = size.token_ids + size.text_bytes + _media_tokens(size, model)
+    if size.texts:
+        tokens += settings.request_overhead_tokens + size.texts * settings.message_overhead_tokens
+    return tokens
 
 
 def _media_tokens(size: InputSize, model: Model) -> int:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 import msgspec
 
+from policies.requests.ceilings import CEILING_NAMES
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -54,10 +56,13 @@ class RecordedAdjustment(msgspec.Struct, frozen=True):
 class UsageRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The one ledger line of a finished request; every field of SPEC §11, in the order it is written.
 
-    Tokens are counts, money whole micro-dollars, `…_milliseconds` Unix time, `…_seconds` durations. `owner` is a user
-    or, when `is_service_account`, a service account. `known` says how the tokens are known: reported, counted,
-    worst_case or none. `held_…` is the worst case that was held before, `saved_…` what a hit would have taken
-    upstream. Fields of a decision are None, 0 or empty where the request never came that far.
+    Tokens and `completions` (choices generated) are counts, money whole micro-dollars, `…_milliseconds` Unix time,
+    `…_seconds` durations. `owner` is a user or, when `is_service_account`, a service account. `known` says how the
+    tokens are known: reported, counted, worst_case or none. `held_…` is the worst case that was held before, `saved_…`
+    what a hit would have taken upstream. `input_bound_tokens` is the most tokens that the input can have, of one that
+    is partly named only, so that it is not `input_is_bounded`, of what was sent. What was asked stands in the record of
+    every request that could be read, refused ones too; fields of a decision are None, 0 or empty where the request
+    never came that far.
     """
 
     request_id: str
@@ -94,9 +99,11 @@ class UsageRecord(msgspec.Struct, frozen=True, kw_only=True):
     output_tokens: int
     cached_input_tokens: int
     reasoning_tokens: int
+    completions: int
     known: str
     cost_microdollars: int
     input_bound_tokens: int
+    input_is_bounded: bool
     held_tokens: int
     held_cost_microdollars: int
 
@@ -110,6 +117,7 @@ class UsageRecord(msgspec.Struct, frozen=True, kw_only=True):
     parameters: Mapping[str, float | bool]
     unknown_fields: tuple[str, ...]
     adjustments: tuple[RecordedAdjustment, ...]
+    observed: tuple[RecordedAdjustment, ...]
     policies: tuple[str, ...]
     configuration_version: str
 
@@ -185,12 +193,12 @@ def bounded(text: str | None, most: int = MAX_TEXT_CHARACTERS) -> str | None:
 def recorded_parameters(kind: type[BaseModel], fields: Mapping[str, Any]) -> dict[str, float | bool]:
     """Return the request's parameters as a record may keep them: numbers, booleans and counts, never text.
 
-    `kind` is the request's type, which names the API's parameters. One that is no number stands under its name and
-    `_count`: how many items it holds; a text is one.
+    `kind` is the request's type, which names the API's parameters; the token ceiling is one under every name. One that
+    is no number stands under its name and `_count`: how many items it holds; a text is one.
     """
     kept: dict[str, float | bool] = {}
     for name, value in fields.items():
-        if value is None or name not in kind.model_fields:
+        if value is None or not (name in kind.model_fields or name in CEILING_NAMES):
             continue
         if isinstance(value, int | float):
             kept[name] = _in_range(value)
@@ -200,8 +208,11 @@ def recorded_parameters(kind: type[BaseModel], fields: Mapping[str, Any]) -> dic
 
 
 def unknown_fields(kind: type[BaseModel], fields: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names of members that are no parameter of the API: bounded in number and length, in their order."""
-    names = [name for name in fields if name not in kind.model_fields]
+    """Return the names of members that are no parameter of the API: bounded in number and length, in their order.
+
+    A member that is null is none.
+    """
+    names = [name for name, value in fields.items() if value is not None and name not in kind.model_fields]
     return tuple(name[:MAX_FIELD_NAME_CHARACTERS] for name in names[:MAX_UNKNOWN_FIELDS])
 
 

@@ -21,10 +21,11 @@ from msgspec.structs import replace
 
 from policies import freshness
 from policies.cacheability import Keyed
-from policies.charges import NOTHING, Seen, charge
+from policies.charges import NOTHING, Seen, charge, charge_of_hit
 from policies.errors import LimitExceeded
 from policies.freshness import Fit
 from policies.limits import taken, taken_by_hit
+from policies.quantities import exceeds
 from policies.room import Room, refuse
 from proxy.errors import StoreUnavailable, note_error
 from proxy.exchange import CacheResult, Observed, Outcome
@@ -320,10 +321,10 @@ class Admission:
     def _reserve_locally(self, error: StoreUnavailable, now: int) -> None:
         """Do what each limit says for a store that is away (SPEC §10)."""
         for count in self.counts:
-            if count.bound.limit.on_store_failure == "deny":
+            if count.bound.named.on_store_failure == "deny":
                 raise _denied(count.bound) from error
         self.is_local = True
-        self._local_counts = tuple(each for each in self.counts if each.bound.limit.on_store_failure == "local")
+        self._local_counts = tuple(each for each in self.counts if each.bound.named.on_store_failure == "local")
         local = self._admissions.local
         self._verdict = local.admit(self._local_counts, hits=self._hits(), now=now)
         self._rooms = tuple(
@@ -425,7 +426,7 @@ class Admission:
         stored = None
         if entry is not None and isinstance(plan, Keyed) and plan.store:
             stored = admissions.store(plan, entry, exchange)
-        shares = tuple(share(count, self._taken(count.bound, exchange.charged)) for count in self.counts)
+        shares = tuple(map(share, self.counts, self._amounts(self.counts, exchange.charged)))
         record = usage_record(exchange, exchange.charged).decode()
         settlement = Settlement(exchange.request_id, Ending.SETTLE, record, shares, admissions.now())
         settled = admissions.end(settlement, None if self.is_local else self._see)
@@ -435,7 +436,7 @@ class Admission:
         """Do in this process what a settlement does, or with no charge a release."""
         if self._verdict is not Verdict.REFUSED:
             counts, now = self._local_counts, self._admissions.now()
-            amounts = [0 if charged is None else self._taken(count.bound, charged) for count in counts]
+            amounts = [0] * len(counts) if charged is None else self._amounts(counts, charged)
             self._admissions.local.end(counts, self._verdict, amounts, now)
 
     def _charge(self) -> Charged:
@@ -443,12 +444,16 @@ class Admission:
             return NOTHING
         decision = self._decision
         charged = charge(decision.effective, decision.model, decision.worst_case, _seen(self._exchange, decision))
-        if decision.worst_case.is_bounded and charged.tokens > decision.worst_case.tokens:
+        if decision.worst_case.is_bounded and exceeds(charged, decision.worst_case):
             self._admissions.metrics.underestimates_total.inc()
         return charged
 
-    def _taken(self, bound: BoundLimit, charged: Charged) -> int:
-        return taken(bound, charged) if self.cached is None else taken_by_hit(bound, self.cached.usage)
+    def _amounts(self, counts: Sequence[Count], charged: Charged) -> list[int]:
+        """Return what the request takes from each of some counts."""
+        if self.cached is None:
+            return [taken(count.bound, charged) for count in counts]
+        full = charge_of_hit(self._decision.model, self._decision.worst_case, self.cached.usage)
+        return [taken_by_hit(count.bound, full) for count in counts]
 
 
 _TRY_AGAIN: Final = (Verdict.LATE, Verdict.MOVED)
@@ -459,6 +464,7 @@ def _seen(exchange: Exchange, decision: Decision) -> Seen:
     answer, status = exchange.answer, exchange.upstream_status
     is_served = exchange.is_sent_upstream if status is None else status < _FIRST_ERROR_STATUS
     is_counted = bool(answer.finish_reasons or answer.content_events or answer.content_bytes)
+    is_whole = exchange.outcome is Outcome.COMPLETED
     return Seen(
         usage=answer.usage,
         content_events=answer.content_events,
@@ -467,6 +473,7 @@ def _seen(exchange: Exchange, decision: Decision) -> Seen:
         is_ended=answer.is_complete or exchange.outcome in (Outcome.COMPLETED, Outcome.INCOMPLETE),
         is_abandoned=exchange.outcome is Outcome.CLIENT_LEFT,
         is_readable=answer.is_complete or is_counted or decision.effective.view.is_stream,
+        choices=len(answer.finish_reasons) if is_whole else 0,
     )
 
 

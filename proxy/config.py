@@ -36,9 +36,9 @@ from pydantic import (
 )
 
 from policies.catalog import ModelSettings  # noqa: TC001  pydantic reads the annotations at run time
-from policies.parameters import check_rule
 from policies.policy import Policy  # noqa: TC001  likewise
-from policies.principals import Principal
+from policies.principals import AppliedPolicy, Level, Principal
+from policies.rule_checks import check_rule
 from policies.rulebook import Rulebook
 from policies.settings import Items, Milliseconds, Settings
 from policies.windows import Rolling, parse_window
@@ -411,6 +411,8 @@ class Configuration(Settings):
     """Models by the name that clients use."""
     policies: dict[Identifier, Annotated[Policy, AfterValidator(_check_policy)]] = Field(default_factory=dict)
     """Policies by name; they apply where organization, projects, users or keys name them."""
+    pseudonym_key: Credential | None = None
+    """Secret that pseudonyms of end users are made with, for rules that say pseudonymise; another one makes others."""
     projects: Items[Project] = ()
     """Projects; every key belongs to one."""
     users: Items[User] = ()
@@ -486,7 +488,8 @@ class Configuration(Settings):
             for name, upstream in self.upstreams.items()
             if upstream.kind == "azure" and upstream.api_version in {None, CLIENTS_VERSION}
         }
-        return Rulebook(self.models, self.policies, forwarding)
+        key = self.pseudonym_key.get_secret_value().encode() if self.pseudonym_key else b""
+        return Rulebook(self.models, self.policies, forwarding, key)
 
     def principals(self) -> dict[str, Principal]:
         """Return who each configured key stands for, by the key's SHA-256 in hexadecimal."""
@@ -495,14 +498,19 @@ class Configuration(Settings):
         return {key.sha256: self._principal(key, projects[key.project], users.get(key.user or "")) for key in self.keys}
 
     def _principal(self, key: Key, project: Project, user: User | None) -> Principal:
-        levels = (self.organization.policy, project.policy, user.policy if user else None, key.policy)
+        levels: dict[Level, str | None] = {
+            "organization": self.organization.policy,
+            "project": project.policy,
+            "user": user.policy if user else None,
+            "key": key.policy,
+        }
         return Principal(
             organization=self.organization.id,
             project=project.id,
             owner=key.owner,
             key=key.id,
             models=self._models_of(project, key),
-            policies=tuple(dict.fromkeys(policy for policy in levels if policy is not None)),
+            policies=tuple(AppliedPolicy(level, name) for level, name in levels.items() if name is not None),
             is_service_account=key.service_account is not None,
         )
 

@@ -59,6 +59,7 @@ ALIASES: Path = ("models", ANY, "aliases", ANY)
 MODEL_PATTERNS: tuple[Path, ...] = (
     ("projects", ANY, "models", ANY),
     ("keys", ANY, "models", ANY),
+    ("policies", ANY, "models", ANY),
     ("policies", ANY, "limits", ANY, "models", ANY),
 )
 
@@ -80,6 +81,7 @@ def find_problems(data: object) -> list[Problem]:
         *(problem for what, path in UNIQUE for problem in _doubled(data, what, path)),
         *_alias_clashes(data),
         *_doubled_limits(data),
+        *_without_pseudonym_key(data),
         *_shared_address(data),
     ]
 
@@ -99,8 +101,14 @@ def suggest(wrong: str, right: Iterable[str]) -> str:
         return f'did you mean "{near[0]}"?'
     if not names:
         return "none is configured"
-    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-    return "there is " + ", ".join(names[:_LISTED]) + more
+    return f"there is {listed(names)}"
+
+
+def listed(names: Iterable[str]) -> str:
+    """Write names in one line; of many, the first and how many more there are."""
+    said = list(names)
+    more = f" and {len(said) - _LISTED} more" if len(said) > _LISTED else ""
+    return ", ".join(said[:_LISTED]) + more
 
 
 def check_time_zone(name: str) -> str:
@@ -178,6 +186,14 @@ def _alias_clashes(data: object) -> Iterator[Problem]:
 def _doubled_limits(data: object) -> Iterator[Problem]:
     for policy in _names(data, ("policies",)):
         yield from _doubled(data, "limit name", ("policies", policy, "limits", ANY, "name"))
+
+
+def _without_pseudonym_key(data: object) -> Iterator[Problem]:
+    if any(key is not None for _, key in _select(data, ("pseudonym_key",))):
+        return
+    for path, is_asked in _select(data, ("policies", ANY, "parameters", ANY, "pseudonymise")):
+        if is_asked is True:
+            yield Problem(path, "pseudonyms are made with a secret: give pseudonym_key, such as env:PSEUDONYM_KEY")
 
 
 def _shared_address(data: object) -> Iterator[Problem]:

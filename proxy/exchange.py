@@ -14,9 +14,11 @@ from uuid import uuid4
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from policies.catalog import Model
     from policies.charges import Charged
     from policies.decision import Decision
     from policies.principals import Principal
+    from policies.requests.asked import AskedRequest
     from policies.usage import Usage
 
 _MICROSECOND_DIGITS = 6
@@ -125,6 +127,8 @@ class Exchange:
     """Facts of one request. Times are `time.monotonic()` seconds but `started_at`, which is Unix seconds.
 
     `is_recorded`: the request is one that leaves a usage record, as all do that generate and whose principal is known.
+    `asked` and `model` are known of a request that could be read, whatever is decided; `model` is None for one that is
+    not configured.
     `is_sent_upstream`: the latest attempt's request has been written, so that its upstream may have begun to generate.
     """
 
@@ -136,6 +140,8 @@ class Exchange:
     is_recorded: bool = False
     client_request_id: str | None = None
     principal: Principal | None = None
+    asked: AskedRequest | None = None
+    model: Model | None = None
     decision: Decision | None = None
     charged: Charged | None = None
     status: int = 0

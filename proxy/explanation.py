@@ -1,7 +1,7 @@
 """What would happen to a request, as JSON values: a `Decision` made from a configuration and the request alone.
 
-Makes no decision itself and needs no store and no event loop (STYLE §1). How it is laid out for people is known by
-`commands/explain`.
+Makes no decision itself and needs no store and no event loop (STYLE §1); how limits stand now is read by whoever asks,
+and handed in. How it is laid out for people is known by `commands/explain`.
 """
 
 from __future__ import annotations
@@ -14,169 +14,349 @@ from urllib.parse import SplitResult, urlsplit
 from policies.advisories import ADVICE
 from policies.cacheability import Bypass, Keyed, is_deterministic
 from policies.decision import decide
-from policies.errors import Rejection
-from policies.requests.api_version import read_api_version
-from policies.requests.asked import Dialect, Endpoint
+from policies.errors import Forbidden, LimitExceeded, NotStored, PolicyViolation, Rejection
+from policies.limits import level_words, quota_words
 from policies.requests.body import decode_body
 from policies.requests.dialects import read_request
+from policies.room import Room, ceil_seconds, refuse
+from policies.windows import Level
+from proxy.config import Key
 from proxy.config_references import suggest
+from proxy.credentials import digest
 from proxy.errors import error_object, status_of
-from proxy.routes import find_route
+from proxy.routes import find_generation
+from proxy.server import too_large
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
     from policies.decision import Decision
     from policies.limits import BoundLimit
     from policies.principals import Principal
     from policies.requests.asked import Adjustment, AskedRequest
+    from policies.room import Refusal
     from proxy.config import Configuration
 
+DEFAULT_PATH = "/v1/completions"
+"""Where a request goes that does not say."""
+
 _FIRST_DRAW = 0.0
-
-# Which spelling of the API a route is in, by the beginning of its name; the first that fits.
-_DIALECTS = (
-    ("/openai/deployments/", Dialect.AZURE),
-    ("/v1/engines/", Dialect.ENGINES),
-    ("", Dialect.OPENAI),
-)
-_ENDPOINTS = sorted(Endpoint, key=len, reverse=True)
+_MICRODOLLARS_PER_USD = 1_000_000
 
 
-class CannotExplain(Exception):  # noqa: N818  the message says why
-    """The question cannot be answered as it was asked; the message says what to change."""
+class CannotExplain(Exception):  # noqa: N818  the reason says why
+    """The question cannot be answered as it was asked: `member` of it is wrong, `reason` says what would be right.
+
+    Repeats no key, not even one that is unknown.
+    """
+
+    def __init__(self, member: str, reason: str) -> None:
+        super().__init__(f"{member}: {reason}")
+        self.member = member
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A request as it would be sent, and who sends it.
+
+    `key` is a key's id or the key itself. In its place `project`, perhaps with `user`: a request of that user in that
+    project without a key of its own. Of the only key that is configured nothing need be said.
+    """
+
+    body: bytes
+    path: str = DEFAULT_PATH
+    key: str | None = None
+    project: str | None = None
+    user: str | None = None
+    cache_control: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """A decision, or the refusal of the request, with what was asked."""
+    """A decision, or the refusal of the request, with what was asked; `kinds` are the upstreams' by name."""
 
     path: str
     principal: Principal
     outcome: Decision | Rejection
+    kinds: Mapping[str, str]
+
+    @property
+    def limits(self) -> tuple[BoundLimit, ...]:
+        """The limits that bind the request; none where it is refused before."""
+        return () if isinstance(self.outcome, Rejection) else self.outcome.limits
 
 
-def explain(
-    configuration: Configuration, body: bytes, *, key: str | None, path: str, cache_control: str | None = None
-) -> Explained:
-    """Decide on a request as the gateway would; raises CannotExplain for an unknown key or a path that is none."""
-    principal = _principal(configuration, key)
-    rulebook = configuration.rulebook()
+def explain(configuration: Configuration, question: Question) -> Explained:
+    """Decide on a request as the gateway would. Raises CannotExplain for an unknown sender or a path that is none."""
+    principal = _find_principal(configuration, question)
+    kinds = {name: upstream.kind for name, upstream in configuration.upstreams.items()}
+    outcome: Decision | Rejection
     try:
-        asked = _read(configuration, body, path)
-        decision = decide(asked, principal, rulebook, cache_control=cache_control, draw=_FIRST_DRAW)
+        asked = _read(configuration, question)
+        rulebook = configuration.rulebook()
+        outcome = decide(asked, principal, rulebook, cache_control=question.cache_control, draw=_FIRST_DRAW)
     except Rejection as rejection:
-        return Explained(path, principal, rejection)
-    return Explained(path, principal, decision)
+        outcome = rejection
+    return Explained(question.path, principal, outcome, kinds)
 
 
-def _principal(configuration: Configuration, key: str | None) -> Principal:
-    principals = {principal.key: principal for principal in configuration.principals().values()}
-    if key is None and len(principals) == 1:
-        return next(iter(principals.values()))
-    if key is None:
-        raise CannotExplain(f"say with --key which key sends the request; {suggest('', principals)}")
-    if key not in principals:
-        raise CannotExplain(f'no key has the id "{key}"; {suggest(key, principals)}')
-    return principals[key]
+def _find_principal(configuration: Configuration, question: Question) -> Principal:
+    if question.project is not None:
+        if question.key is not None:
+            raise CannotExplain("project", "names a sender beside the key; say one of both")
+        return _find_keyless(configuration, question.project, question.user)
+    if question.user is not None:
+        raise CannotExplain("user", "needs the project that the request is sent in")
+    principals = configuration.principals()
+    by_id = {principal.key: principal for principal in principals.values()}
+    if question.key is None:
+        if len(by_id) == 1:
+            return next(iter(by_id.values()))
+        raise CannotExplain("as", f"say which key sends the request, or name a project; {suggest('', by_id)}")
+    found = by_id.get(question.key) or principals.get(digest(question.key))
+    if found is None:
+        raise CannotExplain("as", f"no key has this id, and none is this one; {suggest(question.key, by_id)}")
+    return found
 
 
-def _read(configuration: Configuration, body: bytes, path: str) -> AskedRequest:
-    parts = _split(path)
-    route, model = find_route("POST", parts.path)
+def _find_keyless(configuration: Configuration, project: str, user: str | None) -> Principal:
+    projects = {each.id for each in configuration.projects}
+    if project not in projects:
+        raise CannotExplain("project", f"no project has this id; {suggest(project, projects)}")
+    users = {each.id for each in configuration.users} | {key.user for key in configuration.keys if key.user}
+    if user is not None and user not in users:
+        raise CannotExplain("user", f"no user has this id; {suggest(user, users)}")
+    nameless = Key.model_construct(id="", project=project, user=user, sha256="")
+    [principal] = configuration.model_copy(update={"keys": (nameless,)}).principals().values()
+    return principal
+
+
+def _read(configuration: Configuration, question: Question) -> AskedRequest:
+    parts = _split(question.path)
+    generation = find_generation(parts.path, parts.query)
+    if len(question.body) > configuration.bounds.body_bytes:
+        raise too_large(configuration.bounds.body_bytes)
     return read_request(
-        endpoint=next(endpoint for endpoint in _ENDPOINTS if route.name.endswith(f"/{endpoint}")),
-        dialect=next(dialect for beginning, dialect in _DIALECTS if route.name.startswith(beginning)),
-        fields=decode_body(body, max_depth=configuration.bounds.json_depth),
-        path_model=model,
-        api_version=read_api_version(parts.query),
+        endpoint=generation.endpoint,
+        dialect=generation.dialect,
+        fields=decode_body(question.body, max_depth=configuration.bounds.json_depth),
+        path_model=generation.path_model,
+        api_version=generation.api_version,
     )
 
 
 def _split(path: str) -> SplitResult:
     try:
+        path.encode()  # what the command line could not decode is no text
         return urlsplit(path)
     except ValueError:
-        raise CannotExplain("--path cannot be read; give a path such as /v1/completions") from None
+        raise CannotExplain("path", f"cannot be read; give a path such as {DEFAULT_PATH}") from None
 
 
-def describe(explained: Explained) -> dict[str, Any]:  # a JSON document
-    """Return everything there is to tell, as JSON values."""
-    principal = explained.principal
-    told = {
-        "path": explained.path,
-        "principal": {
-            "key": principal.key,
-            "owner": principal.owner,
-            "project": principal.project,
-            "organization": principal.organization,
-            "policies": list(principal.policies),
-        },
-    }
-    if isinstance(explained.outcome, Rejection):
-        refused = json.loads(error_object(explained.outcome))
-        return {**told, "verdict": "refused", "status": status_of(explained.outcome), **refused}
-    return {**told, "verdict": "served", **_describe_decision(explained.outcome)}
+def describe(explained: Explained, rooms: Sequence[Room] | None = None) -> dict[str, Any]:  # a JSON document
+    """Return everything there is to tell, as JSON values.
+
+    `rooms` are the decision's limits as they stand, in its order; without them each counts as untouched.
+    """
+    principal, outcome = explained.principal, explained.outcome
+    told = {"path": explained.path, "principal": _describe_principal(principal)}
+    if isinstance(outcome, Rejection):
+        return {**told, **_describe_rejection(outcome, principal)}
+    return {**told, **_describe_decision(outcome, explained.kinds, rooms)}
 
 
-def _describe_decision(decision: Decision) -> dict[str, Any]:
-    worst = decision.worst_case
+def _describe_principal(principal: Principal) -> dict[str, Any]:
     return {
-        "model": {"asked": decision.asked.model, "name": decision.model.name},
-        "adjustments": [_describe_adjustment(adjustment) for adjustment in decision.adjustments],
-        "advisories": [{"advisory": advisory, "advice": ADVICE[advisory]} for advisory in decision.advisories],
-        "effective_request": dict(decision.effective.fields),
-        "worst_case": {
-            "input_tokens": worst.input_tokens,
-            "output_tokens": worst.output_tokens,
-            "cost_microdollars": worst.cost_microdollars,
-            "is_bounded": worst.is_bounded,
-        },
-        "limits": [_describe_limit(bound) for bound in decision.limits],
-        "cache": _describe_cache(decision),
-        "deployments": [
-            {"upstream": each.upstream, "name": each.name or decision.model.name, "weight": each.weight}
-            for each in decision.candidates
-        ],
+        "organization": principal.organization,
+        "project": principal.project,
+        "owner": principal.owner or None,
+        "is_service_account": principal.is_service_account,
+        "key": principal.key or None,
+        "policies": [{"level": applied.level, "policy": applied.name} for applied in principal.policies],
     }
 
 
-def _describe_adjustment(adjustment: Adjustment) -> dict[str, Any]:
+def _applied(principal: Principal, policy: str | None) -> dict[str, Any]:
+    """Return a policy with the levels at which it applies, outermost first."""
+    return {"policy": policy, "levels": [applied.level for applied in principal.policies if applied.name == policy]}
+
+
+def _describe_rejection(rejection: Rejection, principal: Principal) -> dict[str, Any]:
+    told = {"verdict": "refused", "status": status_of(rejection), **json.loads(error_object(rejection))}
+    if isinstance(rejection, PolicyViolation | Forbidden) and rejection.policies:
+        policies = [_applied(principal, name) for name in rejection.policies]
+        told["refused_by"] = {"parameter": rejection.param, **_broken(rejection), "policies": policies}
+    return told
+
+
+def _broken(rejection: PolicyViolation | Forbidden) -> dict[str, Any]:
+    if isinstance(rejection, Forbidden):
+        return {}
+    return {"value": rejection.value, "bound": rejection.bound}
+
+
+def _describe_decision(decision: Decision, kinds: Mapping[str, str], rooms: Sequence[Room] | None) -> dict[str, Any]:
+    principal = decision.principal
+    return {
+        **_describe_verdict(decision, rooms),
+        "model": {"asked": decision.asked.model, "name": decision.model.name},
+        "effective_request": dict(decision.effective.fields),
+        "adjustments": [_describe_adjustment(each, principal) for each in decision.adjustments],
+        "observed": [_describe_adjustment(each, principal) for each in decision.observed],
+        "advisories": [{"advisory": advisory, "advice": ADVICE[advisory]} for advisory in decision.advisories],
+        "worst_case": _describe_worst_case(decision),
+        "limits": _describe_limits(decision, rooms),
+        "cache": _describe_cache(decision),
+        "deployments": _describe_deployments(decision, kinds),
+    }
+
+
+def _describe_verdict(decision: Decision, rooms: Sequence[Room] | None) -> dict[str, Any]:
+    """Say whether the request is served: by its limits as they stand, else by whether it ever fits them."""
+    full = [room for room in rooms or _untouched(decision) if not room.fits]
+    blocking = [room for room in full if room.bound.is_taken_by_hits or not _may_be_hit(decision)]
+    if blocking:
+        refusal = refuse(blocking)
+        return {**_describe_rejection(_exceeded(refusal), decision.principal), "refused_by": _blamed(refusal, decision)}
+    if isinstance(decision.cache, Bypass) and decision.cache.only_if_cached:
+        return _describe_rejection(NotStored(), decision.principal)
+    return {"verdict": "served", "only_from_cache": bool(full) or decision.cache.only_if_cached}
+
+
+def _untouched(decision: Decision) -> Iterable[Room]:
+    return (Room(bound, Level(), bound.tank) for bound in decision.limits)
+
+
+def _may_be_hit(decision: Decision) -> bool:
+    """Tell whether a stored answer may serve a request whose tokens do not fit (SPEC §5: admitted for a hit only)."""
+    plan = decision.cache
+    return plan.only_if_cached or (isinstance(plan, Keyed) and plan.look_up)
+
+
+def _exceeded(refusal: Refusal) -> LimitExceeded:
+    return LimitExceeded(refusal.message, code=refusal.code, retry_after_seconds=refusal.retry_after_seconds)
+
+
+def _blamed(refusal: Refusal, decision: Decision) -> dict[str, Any]:
+    bound = refusal.room.bound
+    return {
+        "limit": bound.name,
+        "policies": [_applied(decision.principal, bound.policy)],
+        "retry_after_seconds": refusal.retry_after_seconds,
+    }
+
+
+def _describe_adjustment(adjustment: Adjustment, principal: Principal) -> dict[str, Any]:
     return {
         "parameter": adjustment.parameter,
         "from": adjustment.before,
         "to": adjustment.after,
         "rule": adjustment.action,
-        "policy": adjustment.policy,
+        **_applied(principal, adjustment.policy),
     }
 
 
-def _describe_limit(bound: BoundLimit) -> dict[str, Any]:
+def _describe_worst_case(decision: Decision) -> dict[str, Any]:
+    view, worst = decision.effective.view, decision.worst_case
+    return {
+        "prompts": view.prompt_count,
+        "candidates": view.candidates,
+        "token_ceiling": view.token_ceiling,
+        "is_bounded": worst.is_bounded,
+        "input_tokens": worst.input_tokens,
+        "output_tokens": worst.output_tokens,
+        "total_tokens": worst.tokens,
+        "cost_microdollars": worst.cost_microdollars,
+        "usd": worst.cost_microdollars / _MICRODOLLARS_PER_USD,
+    }
+
+
+def _describe_limits(decision: Decision, rooms: Sequence[Room] | None) -> list[dict[str, Any]]:
+    told = [_describe_limit(room, decision.principal) for room in _untouched(decision)]
+    if rooms is not None:
+        for limit, room in zip(told, rooms, strict=True):
+            limit["now"] = _describe_room(room)
+    return told
+
+
+def _describe_limit(room: Room, principal: Principal) -> dict[str, Any]:
+    bound, limit = room.bound, room.bound.limit
+    per = "" if limit.per is None else f" per {limit.per}"
     return {
         "name": bound.name,
-        "policy": bound.policy,
-        "of": bound.limit.of,
-        "limit": bound.limit.limit,
-        "per": bound.limit.per,
-        "scope": dict(zip(bound.limit.by, bound.scope, strict=True)),
-        "asks": bound.ask,
+        **_applied(principal, bound.policy),
+        "quota": quota_words(bound) + per,
+        "of": limit.of,
+        "limit": limit.limit,
+        "per": limit.per,
+        "burst": limit.burst,
+        "whose": level_words(bound),
+        "scope": dict(zip(limit.by, bound.scope, strict=True)),
+        "asks": _amount(bound, bound.ask),
+        "can_ever_fit": room.can_ever_fit,
+    }
+
+
+def _amount(bound: BoundLimit, count: int) -> float:
+    """Return a count in the unit in which the limit is configured: USD for micro-dollars."""
+    scale = bound.named.quantity.count(1)
+    return count if scale == 1 else count / scale
+
+
+def _describe_room(room: Room) -> dict[str, Any]:
+    wait = room.wait_milliseconds
+    return {
+        "used": _amount(room.bound, room.level.spent),
+        "held": _amount(room.bound, room.level.held),
+        "left": _amount(room.bound, room.left),
+        "reset_seconds": ceil_seconds(room.reset_milliseconds),
+        "fits": room.fits,
+        "fits_in_seconds": None if wait is None else ceil_seconds(wait),
     }
 
 
 def _describe_cache(decision: Decision) -> dict[str, Any]:
-    plan = decision.cache
+    plan, policy = decision.cache, decision.policy
+    told = {
+        "verdict": "keyed" if isinstance(plan, Keyed) else "bypass",
+        "reason": _cache_reason(decision),
+        "scope": policy.cache.scope,
+        **_applied(decision.principal, policy.cache_policy),
+        "only_if_cached": plan.only_if_cached,
+    }
     match plan:
         case Keyed():
-            reason = "deterministic" if is_deterministic(decision.effective) else "everything"
             return {
-                "verdict": "keyed",
-                "reason": reason,
+                **told,
                 "key": plan.key,
                 "ttl_seconds": plan.ttl_seconds,
                 "look_up": plan.look_up,
                 "store": plan.store,
                 "max_age_seconds": plan.max_age_seconds,
-                "only_if_cached": plan.only_if_cached,
             }
         case Bypass():
-            return {"verdict": "bypass", "reason": plan.reason, "only_if_cached": plan.only_if_cached}
+            return told
         case _:
             assert_never(plan)
+
+
+def _cache_reason(decision: Decision) -> str:
+    if isinstance(decision.cache, Bypass):
+        return decision.cache.reason
+    return "deterministic" if is_deterministic(decision.effective) else "everything"
+
+
+def _describe_deployments(decision: Decision, kinds: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Tell the order for one draw; `share` is how often each is the first that is tried."""
+    weights = sum(each.weight for each in decision.candidates)
+    return [
+        {
+            "upstream": each.upstream,
+            "kind": kinds[each.upstream],
+            "name": each.name or decision.model.name,
+            "weight": each.weight,
+            "share": each.weight / weights,
+        }
+        for each in decision.candidates
+    ]

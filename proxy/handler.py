@@ -66,7 +66,8 @@ async def generate(
     """Answer one request for completions, chat completions or embeddings. Raises Rejection or GatewayError."""
     exchange.principal = identify(request, snapshot.principals)
     exchange.is_recorded = True
-    asked = await _receive(request, generation, snapshot)
+    asked = exchange.asked = await _receive(request, generation, snapshot)
+    exchange.model = snapshot.rulebook.find_model(asked.model)
     decision = exchange.decision = decide(
         asked,
         exchange.principal,
@@ -83,7 +84,7 @@ async def generate(
             await replay(admission.cached, writer, exchange=exchange, settle=admission.settle, headers=headers)
             return
         if decision.cache.only_if_cached:
-            raise NotStored("No stored answer fits, and the request says only-if-cached.", code="not_stored")
+            raise NotStored
         answer = await snapshot.dispatcher.send(decision, exchange, request)
         await relay(
             answer,

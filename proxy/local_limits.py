@@ -31,8 +31,9 @@ MAX_SEEN: Final = 10_000
 class LocalLimits:
     """What one worker knows of limits without asking the store."""
 
-    def __init__(self, *, workers: int, held_here: Callable[[str], int]) -> None:
+    def __init__(self, *, workers: int, held_here: Callable[[str], int], remembered: int = MAX_SEEN) -> None:
         """`held_here` tells how many of this worker's requests under way count at a key."""
+        self._remembered = remembered
         self._workers = workers
         self._held_here = held_here
         self._seen: OrderedDict[str, Level] = OrderedDict()
@@ -44,7 +45,7 @@ class LocalLimits:
             self._levels.pop(count.key, None)
             self._seen[count.key] = level
             self._seen.move_to_end(count.key)
-        while len(self._seen) > MAX_SEEN:
+        while len(self._seen) > self._remembered:
             self._seen.popitem(last=False)
 
     def admit(self, counts: Sequence[Count], *, hits: Hits, now: int) -> Verdict:
@@ -76,7 +77,7 @@ class LocalLimits:
         level = self._levels.get(count.key)
         if level is None:
             level = self._levels[count.key] = self._first_level(count, tank, now)
-            while len(self._levels) > MAX_SEEN:
+            while len(self._levels) > self._remembered:
                 self._levels.popitem(last=False)
         return windows.leaked(level, tank, now)
 

@@ -61,6 +61,11 @@ def configure(**bound: object) -> None:
     root.setLevel(logging.WARNING)
 
 
+def silence() -> None:
+    """Send nothing below critical: for commands, which say themselves in one line what went wrong."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+
+
 class _StandardError:
     """Standard error, whatever has become of it: what cannot be written at once is dropped, and nobody waits or fails.
 

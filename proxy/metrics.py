@@ -21,6 +21,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from policies.cacheability import Bypass
+from policies.parameters import label_of
 from proxy.exchange import CacheResult
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
     from policies.cacheability import CachePlan
     from policies.charges import Charged
-    from policies.requests.asked import Adjustment
+    from policies.decision import Decision
     from proxy.exchange import Exchange
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -226,6 +227,11 @@ class Metrics:
             "Changes that policies and normalising made to requests.",
             *("parameter", "rule"),
         )
+        self.observed_adjustments_total = self._counter(
+            "observed_adjustments_total",
+            "What rules with mode observe would have done to requests; reject: refused them.",
+            *("parameter", "rule"),
+        )
         self.advisories_total = self._counter(
             "advisories_total",
             "Advice that requests drew which were valid as they were.",
@@ -322,7 +328,7 @@ class Metrics:
         self._observe_times(exchange, model)
         if decision is not None:
             self._observe_cache(exchange, decision.cache, is_admitted=charged is not None)
-            self._observe_adjustments(decision.adjustments)
+            self._observe_adjustments(decision)
             for advisory in decision.advisories:
                 self.advisories_total.labels(advisory).inc()
         if charged is not None:
@@ -350,9 +356,13 @@ class Metrics:
         if exchange.is_stored:
             self.cache_stores_total.inc()
 
-    def _observe_adjustments(self, adjustments: Sequence[Adjustment]) -> None:
-        for adjustment in adjustments:
-            self.adjustments_total.labels(adjustment.parameter, adjustment.action.value).inc()
+    def _observe_adjustments(self, decision: Decision) -> None:
+        for counter, adjustments in (
+            (self.adjustments_total, decision.adjustments),
+            (self.observed_adjustments_total, decision.observed),
+        ):
+            for each in adjustments:
+                counter.labels(label_of(each.parameter, decision.policy), each.action.value).inc()
 
     def _observe_charge(self, charged: Charged, model: str, project: str) -> None:
         for direction, tokens in (

@@ -10,16 +10,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from policies.charges import NOTHING, Charged
+from policies.catalog import Deployment, Model, ModelSettings
+from policies.charges import NOTHING, at_worst, worst_case
 from policies.pricing import cost_microdollars
+from policies.requests.asked import EffectiveRequest
 from policies.requests.dialects import REQUEST_TYPES
 from policies.usage import UsageRecord, bounded, recorded_adjustments, recorded_parameters, unknown_fields
 from proxy.exchange import CacheResult
 
 if TYPE_CHECKING:
-    from policies.charges import WorstCase
+    from policies.charges import Charged, WorstCase
     from policies.decision import Decision
     from policies.principals import Principal
+    from policies.requests.asked import AskedRequest
     from proxy.exchange import Exchange
 
 USAGE_FILE_NAME: Final = "usage.jsonl"
@@ -48,14 +51,7 @@ def orphan_record(exchange: Exchange) -> bytes:
     """
     if exchange.decision is None:
         raise ValueError("an exchange without a decision holds nothing")
-    worst = exchange.decision.worst_case
-    charged = Charged(
-        input_tokens=worst.input_tokens,
-        output_tokens=worst.output_tokens,
-        cost_microdollars=worst.cost_microdollars,
-        known="worst_case",
-    )
-    return _encode(_record(exchange, ORPHANED, charged))
+    return _encode(_record(exchange, ORPHANED, at_worst(exchange.decision.worst_case)))
 
 
 def _record(exchange: Exchange, outcome: str, charged: Charged | None) -> UsageRecord:
@@ -68,7 +64,7 @@ def _record(exchange: Exchange, outcome: str, charged: Charged | None) -> UsageR
         **_principal_facts(exchange.principal),
         **_answer_facts(exchange),
         **_cache_facts(exchange),
-        **(_NO_DECISION if exchange.decision is None else _decision_facts(exchange.decision)),
+        **_request_facts(exchange),
         **(
             _NOTHING_HELD if exchange.decision is None or charged is None else _held_facts(exchange.decision.worst_case)
         ),
@@ -81,6 +77,7 @@ def _charge_facts(charged: Charged) -> dict[str, Any]:
         "output_tokens": charged.output_tokens,
         "cached_input_tokens": charged.cached_input_tokens,
         "reasoning_tokens": charged.reasoning_tokens,
+        "completions": charged.completions,
         "known": charged.known,
         "cost_microdollars": charged.cost_microdollars,
     }
@@ -107,7 +104,7 @@ def _principal_facts(principal: Principal) -> dict[str, Any]:
         "owner": principal.owner,
         "is_service_account": principal.is_service_account,
         "key": principal.key,
-        "policies": principal.policies,
+        "policies": principal.policy_names,
     }
 
 
@@ -150,20 +147,50 @@ def saved_microdollars(exchange: Exchange) -> int:
     )
 
 
+def _request_facts(exchange: Exchange) -> dict[str, Any]:
+    if exchange.decision is not None:
+        return _decision_facts(exchange.decision)
+    return _NOTHING_ASKED if exchange.asked is None else _refused_facts(exchange.asked, exchange.model)
+
+
 def _decision_facts(decision: Decision) -> dict[str, Any]:
-    asked = decision.asked
+    return {
+        **_asked_facts(decision.asked, decision.model),
+        **_input_facts(decision.effective, decision.worst_case),
+        "adjustments": recorded_adjustments(decision.adjustments),
+        "observed": recorded_adjustments(decision.observed),
+    }
+
+
+def _refused_facts(asked: AskedRequest, model: Model | None) -> dict[str, Any]:
+    """Tell what was asked by a request that was refused before anything was decided to be done."""
+    unchanged = EffectiveRequest(asked.endpoint, asked.fields, asked.view)
+    return {
+        **_asked_facts(asked, model),
+        **_input_facts(unchanged, worst_case(unchanged, _UNCONFIGURED if model is None else model)),
+        "adjustments": (),
+        "observed": (),
+    }
+
+
+def _asked_facts(asked: AskedRequest, model: Model | None) -> dict[str, Any]:
     kind = REQUEST_TYPES[asked.endpoint]
     return {
         "endpoint": asked.endpoint.value,
         "dialect": asked.dialect.value,
         "model_asked": bounded(asked.model),
-        "model": decision.model.name,
+        "model": None if model is None else model.name,
         "end_user": bounded(asked.view.end_user),
-        "input_bound_tokens": decision.worst_case.input_tokens,
-        "prompts": decision.effective.view.prompt_count,
         "parameters": recorded_parameters(kind, asked.fields),
         "unknown_fields": unknown_fields(kind, asked.fields),
-        "adjustments": recorded_adjustments(decision.adjustments),
+    }
+
+
+def _input_facts(effective: EffectiveRequest, worst: WorstCase) -> dict[str, Any]:
+    return {
+        "input_bound_tokens": worst.input_tokens,
+        "input_is_bounded": worst.is_input_bounded,
+        "prompts": effective.view.prompt_count,
     }
 
 
@@ -173,15 +200,20 @@ def _held_facts(worst: WorstCase) -> dict[str, Any]:
 
 _NOTHING_HELD: Final = {"held_tokens": 0, "held_cost_microdollars": 0}
 
-_NO_DECISION: Final[dict[str, Any]] = {
+_NOTHING_ASKED: Final[dict[str, Any]] = {
     "endpoint": None,
     "dialect": None,
     "model_asked": None,
     "model": None,
     "end_user": None,
-    "input_bound_tokens": 0,
-    "prompts": 0,
     "parameters": {},
     "unknown_fields": (),
+    "input_bound_tokens": 0,
+    "input_is_bounded": True,
+    "prompts": 0,
     "adjustments": (),
+    "observed": (),
 }
+
+_UNCONFIGURED: Final = Model("", ModelSettings(deployments=(Deployment(upstream=""),)))
+"""Measures the input of a request for a model that is not configured, as one would that was configured newly."""

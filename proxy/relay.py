@@ -28,6 +28,7 @@ from proxy.errors import (
 from proxy.exchange import Outcome
 from proxy.store.entries import StoredAnswer
 from proxy.upstreams.headers import response_headers
+from proxy.wire.chunks import CHUNKS, without_usage_event
 from proxy.wire.envelopes import (
     EDGE_BYTES,
     UnreadableAnswer,
@@ -36,8 +37,9 @@ from proxy.wire.envelopes import (
     observe_answer,
     observe_edges,
 )
+from proxy.wire.responses import RESPONSES
 from proxy.wire.sse import MAX_EVENT_BYTES, EventSplitter
-from proxy.wire.streams import StreamObserver, error_event, is_readable, without_obfuscation, without_usage_event
+from proxy.wire.streams import StreamObserver, is_readable, without_obfuscation
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -60,9 +62,9 @@ _SERVER_ERRORS = 500
 _MAX_ENTRY_BYTES = 1024 * 1024
 _MAX_GAPS = 10_000
 _END_SECONDS = 1.0
-"""How long the end of a transport is waited for once `[DONE]` has come."""
+"""How long the end of a transport is waited for once the stream's own has come."""
 _MAX_LATE_BYTES = 64 * 1024
-"""How much of what follows `[DONE]` is read."""
+"""How much of what follows a stream's end is read."""
 _LOGGED_BODY_BYTES = 2048
 _QUOTED_CHARACTERS = 500
 _WHOLE_FIELDS = [("Cache-Control", "no-store")]
@@ -328,7 +330,8 @@ class _Stream:
     def __init__(self, passing: _Passing) -> None:
         self.passing = passing
         self.splitter = EventSplitter(passing.bounds.event_bytes)
-        self.observer = StreamObserver(passing.exchange.answer, drops_usage=passing.answer.is_usage_added)
+        family = RESPONSES if passing.decision.effective.endpoint is Endpoint.RESPONSES else CHUNKS
+        self.observer = StreamObserver(passing.exchange.answer, family, drops_usage=passing.answer.is_usage_added)
         keeps = passing.may_store(is_stream=True)
         self.kept = _Kept(passing.bounds.entry_bytes) if keeps else None
         self._last_content: float | None = None
@@ -384,14 +387,14 @@ async def _relay_stream(passing: _Passing) -> None:
             _take_drain(cancelled)
             cut = Draining("The gateway is being stopped before the end of this answer; send the request again.")
     passing.answer.close()
-    if cut is None or stream.observer.is_done:  # after `[DONE]` nothing is missing for the client
+    if cut is None or stream.observer.is_done:  # after its end nothing is missing for the client
         await _end_well(stream, content_type)
     else:
         await _end_broken(stream, cut)
 
 
 async def _read_to_end(stream: _Stream, chunks: AsyncGenerator[bytes]) -> None:
-    """Read what follows `[DONE]`, which is the end for the client but not for the transport; not for long, nor much."""
+    """Read what follows the end for the client, such as `[DONE]`, up to the transport's; not for long, nor much."""
     try:
         async with asyncio.timeout(_END_SECONDS):
             async for data in chunks:
@@ -404,7 +407,7 @@ async def _read_to_end(stream: _Stream, chunks: AsyncGenerator[bytes]) -> None:
 
 
 async def _end_well(stream: _Stream, content_type: str) -> None:
-    """End a stream as its upstream did: `[DONE]` and what was held leave once everything is booked."""
+    """End a stream as its upstream did: what was held from its end on leaves once everything is booked."""
     passing, observer = stream.passing, stream.observer
     observed = passing.exchange.answer
     choices = passing.decision.effective.view.choices
@@ -426,11 +429,11 @@ def _stream_entry(stream: _Stream, content_type: str) -> StoredAnswer | None:
 
 
 async def _end_broken(stream: _Stream, error: GatewayError) -> None:
-    """End a stream that was cut: the unfinished event is dropped, one error event says so, no `[DONE]`."""
+    """End a stream that was cut: the unfinished event is dropped, one error event says so and is the last."""
     passing = stream.passing
     passing.tell(Outcome.UPSTREAM_ERROR if isinstance(error, UpstreamError) else Outcome.FAILED, error)
     boundary = b"\n\n" if stream.splitter.is_inside else b""
-    await _end(passing, None, boundary + error_event(error_object(error)))
+    await _end(passing, None, boundary + stream.observer.error_event(error_object(error)))
 
 
 async def _end(passing: _Passing, entry: StoredAnswer | None, last: bytes) -> None:

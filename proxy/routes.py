@@ -44,18 +44,26 @@ class Route:
     answer: Callable[[Call], Awaitable[None]]
 
 
-def _generates(endpoint: Endpoint, dialect: Dialect) -> Callable[[Call], Awaitable[None]]:
-    async def answer(call: Call) -> None:
-        generation = Generation(endpoint, dialect, call.model, read_api_version(call.request.query))
+@dataclass(frozen=True, slots=True)
+class Generates:
+    """The answer of a route that generates, in one dialect of one endpoint."""
+
+    endpoint: Endpoint
+    dialect: Dialect
+
+    async def __call__(self, call: Call) -> None:
+        """Answer one request. Raises Rejection or GatewayError."""
         await generate(
             call.request,
             call.writer,
             call.exchange,
-            generation=generation,
+            generation=self.generation(call.model, call.request.query),
             snapshot=call.snapshot,
         )
 
-    return answer
+    def generation(self, path_model: str | None, query: str) -> Generation:
+        """Return what route and address say of a request. Raises InvalidRequest for a query with two versions."""
+        return Generation(self.endpoint, self.dialect, path_model, read_api_version(query))
 
 
 def _lists(listing: Callable[..., bytes]) -> Callable[[Call], Awaitable[None]]:
@@ -69,18 +77,21 @@ def _lists(listing: Callable[..., bytes]) -> Callable[[Call], Awaitable[None]]:
 
 _MODEL = "{model}"
 HEALTH = "/healthz"
+_DEPLOYMENT_ENDPOINTS = (Endpoint.COMPLETIONS, Endpoint.CHAT, Endpoint.EMBEDDINGS)
+"""Those that Azure has below a deployment; for the others its model stands in the body."""
 
 ROUTES = (
     *(
-        Route("POST", f"{prefix}/{endpoint}", _generates(endpoint, Dialect.OPENAI))
+        Route("POST", f"{prefix}/{endpoint}", Generates(endpoint, Dialect.OPENAI))
         for prefix in ("/v1", "/openai/v1")
         for endpoint in Endpoint
     ),
     *(
-        Route("POST", f"/openai/deployments/{_MODEL}/{endpoint}", _generates(endpoint, Dialect.AZURE))
-        for endpoint in Endpoint
+        Route("POST", f"/openai/deployments/{_MODEL}/{endpoint}", Generates(endpoint, Dialect.AZURE))
+        for endpoint in _DEPLOYMENT_ENDPOINTS
     ),
-    Route("POST", f"/v1/engines/{_MODEL}/completions", _generates(Endpoint.COMPLETIONS, Dialect.ENGINES)),
+    Route("POST", "/openai/responses", Generates(Endpoint.RESPONSES, Dialect.AZURE)),
+    Route("POST", f"/v1/engines/{_MODEL}/completions", Generates(Endpoint.COMPLETIONS, Dialect.ENGINES)),
     Route("GET", "/v1/engines", _lists(listings.engines)),
     Route("GET", f"/v1/engines/{_MODEL}", _lists(listings.engine)),
     Route("GET", "/v1/models", _lists(listings.models)),
@@ -119,13 +130,28 @@ def find_route(method: str, path: str) -> tuple[Route, str | None]:
     return route, model
 
 
+def find_generation(path: str, query: str) -> Generation:
+    """Return what a raw path and query say of a request that generates.
+
+    Raises UnknownRoute or MethodNotAllowed where nothing generates, InvalidRequest for a query with two versions.
+    """
+    route, model = find_route("POST", path)
+    if not isinstance(route.answer, Generates):
+        raise _unknown(path)
+    return route.answer.generation(model, query)
+
+
 def _match(path: str) -> tuple[str, dict[str, Route]]:
     for prefix, suffix, route in _PATTERNS:
         if path.startswith(prefix) and path.endswith(suffix):
             model = _decode_model(path[len(prefix) : len(path) - len(suffix)])
             if model is not None:
                 return model, {route.method: route}
-    raise UnknownRoute(f"There is nothing at {path[:100]!r}; paths match exactly, such as POST /v1/completions.")
+    raise _unknown(path)
+
+
+def _unknown(path: str) -> UnknownRoute:
+    return UnknownRoute(f"There is nothing at {path[:100]!r}; paths match exactly, such as POST /v1/completions.")
 
 
 def _decode_model(segments: str) -> str | None:

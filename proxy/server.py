@@ -83,7 +83,7 @@ class ServedRequest:
         """Read the body within the bounds, answering `Expect: 100-continue` first (SPEC §3)."""
         limit = self._bounds.body_bytes
         if (self._aio.content_length or 0) > limit:
-            raise _too_large(limit)
+            raise too_large(limit)
         expects = self._aio.headers.get(hdrs.EXPECT, "").lower() == "100-continue"
         if expects and self._aio.version >= HttpVersion11:  # RFC 9110 §10.1.1: an older client's is ignored
             await self._aio._payload_writer.write(_CONTINUE)  # noqa: SLF001  the low-level server leaves it to us
@@ -101,13 +101,14 @@ class ServedRequest:
             async for piece in self._aio.content.iter_any():
                 pieces += piece
                 if len(pieces) > limit:
-                    raise _too_large(limit)
+                    raise too_large(limit)
         except (HttpProcessingError, web.RequestPayloadError) as error:
             raise InvalidRequest("The body's transfer coding is broken; its chunks cannot be told apart.") from error
         return bytes(pieces)
 
 
-def _too_large(limit: int) -> PayloadTooLarge:
+def too_large(limit: int) -> PayloadTooLarge:
+    """Say that a body is above its bound, in bytes."""
     return PayloadTooLarge(f"The body is larger than {limit} bytes, the most that is read here.", code="body_too_large")
 
 

@@ -31,12 +31,15 @@ from proxy.store.embedded import EmbeddedStore, Purpose
 from proxy.store.keys import Keys
 from proxy.store.outbox import Drainer
 from proxy.store.reservations import probe
+from proxy.store.rooms import look
 from proxy.workers import Workers
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
     from pathlib import Path
 
+    from policies.limits import BoundLimit
+    from policies.room import Room
     from proxy.config import Configuration
     from proxy.store.connection import Command
 
@@ -84,7 +87,7 @@ async def supervise(configuration: Configuration, announce: Callable[[Listening]
         begins = [_begin(configuration, number, stores) for number in range(configuration.workers)]
         workers = Workers(begins, ports, metrics)
         made_key, access = _access(configuration)
-        serving = admin.control_plane(_Gateway(workers, stores, metrics, ending), access)
+        serving = admin.control_plane(_Gateway(configuration, workers, stores, metrics, ending), access)
         await opened.enter_async_context(contextlib.asynccontextmanager(admin.serve)(serving, admin_port))
         await opened.enter_async_context(workers)
         if await _is_up(workers, ending):
@@ -315,6 +318,7 @@ async def _is_up(workers: Workers, ending: _Ending) -> bool:
 class _Gateway:
     """What the control plane asks of the rest."""
 
+    configuration: Configuration
     workers: Workers
     stores: _Stores
     metrics: Metrics
@@ -325,6 +329,10 @@ class _Gateway:
             self.metrics.store_up.labels(purpose.value).set(float(store.is_available))
         snapshots = [self.metrics.snapshot(), *await self.workers.snapshots()]
         return await asyncio.to_thread(lambda: render(add_up(snapshots)))
+
+    async def rooms(self, limits: Sequence[BoundLimit]) -> Sequence[Room]:
+        organization = self.configuration.organization
+        return await look(self.stores.state, organization.id, organization.zone, limits)
 
     def reasons_not_ready(self) -> Sequence[str]:
         reasons = [f"worker {number} is not serving" for number in self.workers.missing()]

@@ -50,7 +50,7 @@ def test_the_configuration_in_the_readme_is_one(tmp_path: Path) -> None:
     (tmp_path / "azure.key").write_text("secret")
     (tmp_path / "tidegate.yaml").write_text(written.replace("sha256: …", f"sha256: {'a' * 64}"))
     configuration = load(tmp_path / "tidegate.yaml", {"OPENAI_API_KEY": "secret"})
-    assert list(configuration.models) == ["gpt-3.5-turbo-instruct"]
+    assert list(configuration.models) == ["gpt-3.5-turbo-instruct", "smollm2"]
     assert [limit.of for limit in configuration.policies["default"].limits] == ["requests", "tokens", "concurrency"]
 
 

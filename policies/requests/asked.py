@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,6 +24,7 @@ class Endpoint(StrEnum):
     COMPLETIONS = "completions"
     CHAT = "chat/completions"
     EMBEDDINGS = "embeddings"
+    RESPONSES = "responses"
 
 
 class Dialect(StrEnum):
@@ -39,10 +43,14 @@ class Action(StrEnum):
     FORCE = "force"
     DROP = "drop"
     NORMALISE = "normalise"
+    STRIP = "strip"
+    ADD = "add"
+    PSEUDONYMISE = "pseudonymise"
+    REJECT = "reject"
+    """Only of rules that are observed: the request would have been refused."""
 
 
-@dataclass(frozen=True, slots=True)
-class Adjustment:
+class Adjustment(msgspec.Struct, frozen=True):
     """One change made to a request; `before` and `after` are JSON values, None where there was or is none."""
 
     parameter: str
@@ -60,7 +68,7 @@ class RequestView(Protocol):
 
     @property
     def prompt_count(self) -> int:
-        """Prompts (completions) or inputs (embeddings) in the request; 1 for chat."""
+        """Prompts (completions) or inputs (embeddings) in the request; 1 for chat and responses."""
 
     @property
     def choices(self) -> int:
@@ -80,7 +88,7 @@ class RequestView(Protocol):
 
     @property
     def wants_usage(self) -> bool:
-        """Whether the client itself asked for the usage event of a stream."""
+        """Whether a stream is to tell its usage, because the client asked for that or its endpoint always does."""
 
     @property
     def temperature(self) -> float | None:
@@ -93,6 +101,9 @@ class RequestView(Protocol):
     @property
     def end_user(self) -> str | None:
         """The free `user` string, as given."""
+
+    def with_fields(self, fields: Mapping[str, Any]) -> RequestView:
+        """Validate changed members as a request of the same kind. Raises InvalidRequest."""
 
     def input_size(self, fields: Mapping[str, Any]) -> InputSize:
         """How large the input is; `fields` are the request's members, of which a model may read unknown ones too."""
@@ -118,8 +129,7 @@ class AskedRequest:
     api_version: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class EffectiveRequest:
+class EffectiveRequest(msgspec.Struct, frozen=True, dict=True):
     """The request after normalising and policy: what is keyed, priced, limited and forwarded (SPEC §1).
 
     `fields` again without `model`, which is written per deployment.
@@ -128,3 +138,8 @@ class EffectiveRequest:
     endpoint: Endpoint
     fields: Mapping[str, Any]
     view: RequestView
+
+    @cached_property
+    def input_size(self) -> InputSize:
+        """How large the input is; measured when it is first asked for, and once."""
+        return self.view.input_size(self.fields)

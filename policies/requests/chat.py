@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from pydantic import Field, PlainValidator
 
 from policies.requests.chat_input import chat_input_size
-from policies.requests.fields import ChoicesRequest, Count, TopLogprobs, all_of
+from policies.requests.fields import MAX_STOPS, ChoicesRequest, Count, TopLogprobs, all_of
 from policies.requests.forms import number, numbers, one_or_many
 from policies.requests.meaning import Meaning, Unread
 
@@ -53,7 +53,7 @@ class ChatRequest(ChoicesRequest):
     """From -2 to 2: how much tokens are avoided, the more often they have occurred."""
     logit_bias: Annotated[Unread, Meaning(form=numbers)] = None
     """Token ids made likelier or less likely."""
-    stop: Annotated[Unread, Meaning(form=one_or_many)] = None
+    stop: Annotated[Unread, Meaning(max_items=MAX_STOPS, form=one_or_many)] = None
     """Texts at which generation ends."""
     tools: Annotated[Unread, Meaning(is_input=True)] = None
     """Tools that the model may call."""
@@ -75,6 +75,10 @@ class ChatRequest(ChoicesRequest):
     """How long the answer is to be."""
     web_search_options: Annotated[Unread, Meaning(is_input=True)] = None
     """Search the web for the answer; never cached."""
+    prompt_cache_options: Annotated[Unread, Meaning(is_keyed=False)] = None
+    """Hints to the upstream's own prompt cache, in its newer spelling."""
+    moderation: Unread = None
+    """Whether the upstream judges what is asked and answered."""
     modalities: Unread = None
     """Kinds of output: text, audio."""
     audio: Unread = None
@@ -85,7 +89,7 @@ class ChatRequest(ChoicesRequest):
     """At which priority the upstream works."""
     metadata: Annotated[Unread, Meaning(is_keyed=False)] = None
     """Labels that the upstream keeps with a stored answer."""
-    safety_identifier: Annotated[Unread, Meaning(is_keyed=False)] = None
+    safety_identifier: Annotated[Unread, Meaning(is_keyed=False, names_end_user=True)] = None
     """The end user, for the upstream's abuse tracking."""
     prompt_cache_key: Annotated[Unread, Meaning(is_keyed=False)] = None
     """Hint to the upstream's own prompt cache."""
@@ -110,8 +114,11 @@ class ChatRequest(ChoicesRequest):
     @property
     def token_ceiling(self) -> int | None:
         """The larger of the two ceilings, since servers differ in which one they obey; None when neither is given."""
-        given = [c for c in (self.max_tokens, self.max_completion_tokens) if c is not None]
-        return max(given, default=None)
+        if self.max_tokens is None:
+            return self.max_completion_tokens
+        return (
+            self.max_tokens if self.max_completion_tokens is None else max(self.max_tokens, self.max_completion_tokens)
+        )
 
     @classmethod
     def ceiling_to_write(cls, settings: ModelSettings) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from policies.errors import InvalidRequest
 from policies.requests.fields import (
     MAX_CHOICES,
+    MAX_STOPS,
     Biases,
     CacheLevel,
     Choices,
@@ -61,7 +62,7 @@ class CompletionRequest(ChoicesRequest):
     """Likeliest tokens to tell at each position; at most the model's `max_logprobs`."""
     echo: Annotated[bool | None, Meaning(default=False, is_shared_default=True)] = None
     """Whether the answer begins with its prompt."""
-    stop: Annotated[Stops | None, Meaning(form=one_or_many)] = None
+    stop: Annotated[Stops | None, Meaning(max_items=MAX_STOPS, form=one_or_many)] = None
     """Texts at which generation ends."""
     presence_penalty: Annotated[Penalty | None, Meaning(default=0, is_shared_default=True)] = None
     """How much tokens that have occurred are avoided."""
@@ -133,6 +134,8 @@ class CompletionRequest(ChoicesRequest):
         changes = dict(super().reconcile(fields, defaulted, permits) or {})
         n = int(fields.get("n") or 1)
         best_of = None if fields.get("best_of") is None else int(fields["best_of"])
+        if best_of is None and permits("n", n) and permits("best_of", n):
+            return changes
         coupling = (_StreamCoupling if fields.get("stream") else _Coupling)(permits)
         if best_of is not None and "best_of" in defaulted:
             best_of = coupling.yielding(n, best_of)

@@ -11,22 +11,28 @@ from typing import TYPE_CHECKING, Any
 from policies.errors import InvalidRequest
 from policies.requests.asked import Action, Adjustment, AskedRequest, Dialect, Endpoint
 from policies.requests.chat import ChatRequest
-from policies.requests.completions import CompletionRequest, check_model_bounds
+from policies.requests.completions import CompletionRequest
+from policies.requests.completions import check_model_bounds as check_logprobs
 from policies.requests.embeddings import EmbeddingRequest
 from policies.requests.fields import shown
+from policies.requests.responses import ResponsesRequest, check_model_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from policies.catalog import Model
+
 __all__ = ["REQUEST_TYPES", "check_model_bounds", "read_request", "view_of"]
 
-REQUEST_TYPES: Mapping[Endpoint, type[ChatRequest | CompletionRequest | EmbeddingRequest]] = {
+REQUEST_TYPES: Mapping[Endpoint, type[ChatRequest | CompletionRequest | EmbeddingRequest | ResponsesRequest]] = {
     Endpoint.COMPLETIONS: CompletionRequest,
     Endpoint.CHAT: ChatRequest,
     Endpoint.EMBEDDINGS: EmbeddingRequest,
+    Endpoint.RESPONSES: ResponsesRequest,
 }
 
 _PAIR = 2
+_CONTAINERS = frozenset({list, dict})
 
 
 def read_request(
@@ -47,7 +53,8 @@ def read_request(
         raise InvalidRequest(
             "The query must carry an api-version, such as ?api-version=2024-10-21.", param="api-version"
         )
-    members = {name: value for name, value in fields.items() if name != "model"}
+    members = dict(fields)
+    members.pop("model", None)
     adjustments = _normalise(members) if endpoint is Endpoint.COMPLETIONS else ()
     return AskedRequest(
         endpoint=endpoint,
@@ -60,13 +67,22 @@ def read_request(
     )
 
 
-def view_of(endpoint: Endpoint, fields: Mapping[str, Any]) -> ChatRequest | CompletionRequest | EmbeddingRequest:
+def view_of(
+    endpoint: Endpoint, fields: Mapping[str, Any]
+) -> ChatRequest | CompletionRequest | EmbeddingRequest | ResponsesRequest:
     """Validate members (without `model`) as a request to an endpoint. Raises InvalidRequest."""
     return REQUEST_TYPES[endpoint].read(fields)
 
 
+def check_model_bounds(asked: AskedRequest, model: Model) -> None:
+    """Refuse what this model does not take, though the API does. Raises InvalidRequest."""
+    check_logprobs(asked, model)
+    check_model_state(asked, model)
+
+
 def _model(dialect: Dialect, given: Any, path_model: str | None) -> str:  # noqa: ANN401  any JSON value
-    if dialect is Dialect.OPENAI:
+    # Azure has no path with a model for responses; its routes for everything else have one.
+    if dialect is Dialect.OPENAI or (dialect is Dialect.AZURE and path_model is None):
         return _model_of_body(given)
     if not path_model:
         raise InvalidRequest("The path names no model.", param="model")
@@ -91,7 +107,7 @@ def _normalise(members: dict[str, Any]) -> tuple[Adjustment, ...]:
     adjustments: list[Adjustment] = []
     for name, read in _LIST_SHAPES.items():
         before = members.get(name)
-        if isinstance(before, list | dict):
+        if type(before) in _CONTAINERS:
             after = read(before)
             if after is not None and after is not before:
                 members[name] = after

@@ -25,7 +25,7 @@ class EmbeddingRequest(EndpointRequest):
     """Length of each embedding."""
     encoding_format: Unread = None
     """How embeddings are written: float or base64."""
-    user: Annotated[str | None, Meaning(is_keyed=False)] = None
+    user: Annotated[str | None, Meaning(is_keyed=False, names_end_user=True)] = None
     """The end user: the customer behind an application's key."""
 
     @property

@@ -28,11 +28,12 @@ T = TypeVar("T")
 MAX_CHOICES = 128
 """Largest `n` and `best_of` (SPEC §3)."""
 _TokenIds = Annotated[list[Annotated[int, msgspec.Meta(ge=0)]], msgspec.Meta(min_length=1)]
-_MAX_STOPS = 4
+MAX_STOPS = 4
+"""Most texts that `stop` takes."""
 _MAX_BIAS = 100
 _TOKEN_ID = re.compile(r"\d+", re.ASCII)
 _INPUT = "a string, an array of strings, an array of token ids, or an array of arrays of token ids; none of them empty"
-_STOPS = f"a string, or an array of at most {_MAX_STOPS} strings"
+_STOPS = f"a string, or an array of at most {MAX_STOPS} strings"
 _BIASES = f"an object whose keys are token ids and whose values are numbers from -{_MAX_BIAS} to {_MAX_BIAS}"
 _SHOWN_CHARACTERS = 60
 
@@ -70,7 +71,7 @@ def _check_token_ids(ids: list[Any], place: str) -> None:
 def _check_stops(value: Any) -> str | list[str]:  # noqa: ANN401  any JSON value
     if isinstance(value, str):
         return value
-    if isinstance(value, list) and len(value) <= _MAX_STOPS:
+    if isinstance(value, list) and len(value) <= MAX_STOPS:
         return all_of(str, value)
     raise ValueError
 
@@ -160,15 +161,19 @@ class EndpointRequest(BaseModel):
         request.check_together()
         return request
 
+    def with_fields(self, fields: Mapping[str, Any]) -> Self:
+        """Validate changed members as a request of the same kind. Raises InvalidRequest."""
+        return self.read(fields)
+
     @classmethod
     def has_parameter(cls, name: str) -> bool:
         """Tell whether the endpoint has a parameter of this name."""
-        return name in cls.model_fields
+        return name in vocabulary(cls).meanings
 
     @classmethod
     def takes(cls, name: str, value: Any) -> bool:  # noqa: ANN401  any JSON value
         """Tell whether the endpoint has this parameter and takes this value; one that is not read takes any."""
-        if name not in cls.model_fields:
+        if not cls.has_parameter(name):
             return False
         try:
             cls.model_validate({name: value})
@@ -179,7 +184,8 @@ class EndpointRequest(BaseModel):
     @classmethod
     def other_input_bytes(cls, fields: Mapping[str, Any]) -> int:
         """Return the bytes of unread inputs as JSON, and of members that no API names: some server may read them."""
-        known, inputs = cls.model_fields, vocabulary(cls).unread_inputs
+        tables = vocabulary(cls)
+        known, inputs = tables.meanings, tables.unread_inputs
         read = {
             name: value for name, value in fields.items() if value is not None and (name in inputs or name not in known)
         }
@@ -234,7 +240,7 @@ class GenerationRequest(EndpointRequest):
     """Whether the answer comes as server-sent events."""
     stream_options: Annotated[StreamOptions | None, Meaning(is_keyed=False)] = None
     """What a stream tells besides text; only with `stream`."""
-    user: Annotated[str | None, Meaning(is_keyed=False)] = None
+    user: Annotated[str | None, Meaning(is_keyed=False, names_end_user=True)] = None
     """The end user: the customer behind an application's key."""
 
     @property

@@ -30,7 +30,7 @@ def input_form(value: object) -> object:
     if not isinstance(only, list):
         return only
     ids = chain.from_iterable(only) if only and isinstance(only[0], list) else only
-    return _whole_numbers(only) if float in set(map(type, ids)) else only
+    return _whole_numbers(only) if float in map(type, ids) else only
 
 
 def _whole_numbers(value: object) -> object:

@@ -6,7 +6,6 @@ tokens a byte or an image is by `tokens`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -17,12 +16,12 @@ if TYPE_CHECKING:
 _encode = msgspec.json.Encoder().encode
 
 
-@dataclass(frozen=True, slots=True)
-class InputSize:
+class InputSize(msgspec.Struct, frozen=True):
     """What an input consists of.
 
     `token_ids` are tokens already; `text_bytes` are the UTF-8 bytes of everything that is read as text, `texts` the
-    messages or prompts it stands in; images and the base64 of sounds are in none of these.
+    messages or prompts it stands in; images and the base64 of sounds are in none of these. `is_open`: there is more,
+    which is only named here, such as what the upstream has kept.
     """
 
     token_ids: int = 0
@@ -30,6 +29,7 @@ class InputSize:
     texts: int = 0
     images: int = 0
     audio_bytes: int = 0
+    is_open: bool = False
 
 
 def utf8_bytes(texts: Collection[str]) -> int:

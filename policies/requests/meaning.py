@@ -33,7 +33,8 @@ class Meaning:
     parameter whose value an absent one has. `is_input`: the model reads a parameter that the gateway does not read, so
     that its bytes count as input. `is_keyed` is False for what says nothing about the answer's content. `form` writes
     the one value that stands for all its spellings, None for what is as good as absent; numbers have theirs without
-    being told.
+    being told. `names_end_user` is for who it is that the upstream is told of; `max_items` is how many texts there may
+    be.
     """
 
     default: Any = None  # a JSON value
@@ -41,6 +42,8 @@ class Meaning:
     counts_as: str | None = None
     is_input: bool = False
     is_keyed: bool = True
+    names_end_user: bool = False
+    max_items: int | None = None
     form: Callable[[object], object] | None = None
 
 

@@ -14,13 +14,14 @@ import secrets
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-import msgspec
 import structlog
 from aiohttp import web
 
 from policies.errors import InvalidRequest, MethodNotAllowed, Rejection, Unauthenticated, UnknownRoute
+from proxy.admin.answers import error_answer, json_answer
+from proxy.admin.explain import Running, explain_route
 from proxy.credentials import digest
-from proxy.errors import GatewayError, error_headers, error_object, status_of
+from proxy.errors import GatewayError
 from proxy.metrics import CONTENT_TYPE
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ _HOST = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<name>[^\[\]:@/]+))(?::[0
 _log = structlog.get_logger("tidegate.admin")
 
 
-class Gateway(Protocol):
+class Gateway(Running, Protocol):
     """What the control plane may ask of the processes behind it."""
 
     async def metrics_page(self) -> bytes:
@@ -64,14 +65,14 @@ class WrongHost(InvalidRequest):
 
 
 async def _health(_request: web.Request) -> web.StreamResponse:
-    return _json({"status": "ok"})
+    return json_answer({"status": "ok"})
 
 
 async def _ready(request: web.Request) -> web.StreamResponse:
     reasons = request.app[_GATEWAY].reasons_not_ready()
     if reasons:
-        return _json({"status": "not ready", "reasons": list(reasons)}, status=_UNAVAILABLE)
-    return _json({"status": "ready"})
+        return json_answer({"status": "not ready", "reasons": list(reasons)}, status=_UNAVAILABLE)
+    return json_answer({"status": "ready"})
 
 
 async def _metrics(request: web.Request) -> web.StreamResponse:
@@ -93,10 +94,13 @@ _ACCESS: web.AppKey[Access] = web.AppKey("access", Access)
 
 def control_plane(gateway: Gateway, access: Access) -> web.Application:
     """Build the application; whoever serves it owns it."""
-    app = web.Application(middlewares=[_with_request_id, _with_errors, _with_access])
+    app = web.Application(
+        middlewares=[_with_request_id, _with_errors, _with_access],
+        client_max_size=gateway.configuration.bounds.body_bytes,
+    )
     app[_GATEWAY] = gateway
     app[_ACCESS] = access
-    app.router.add_routes([web.get(path, handler) for path, handler in _OPEN])
+    app.router.add_routes([*(web.get(path, handler) for path, handler in _OPEN), explain_route(gateway)])
     return app
 
 
@@ -106,6 +110,7 @@ async def serve(app: web.Application, sock: socket.socket) -> AsyncIterator[None
         app,
         access_log=None,
         shutdown_timeout=_SHUTDOWN_SECONDS,
+        auto_decompress=False,
         max_line_size=_HEAD_BYTES,
         max_field_size=_HEAD_BYTES,
     )
@@ -130,18 +135,18 @@ async def _with_errors(request: web.Request, handler: Handler) -> web.StreamResp
     try:
         return await handler(request)
     except (Rejection, GatewayError) as error:
-        return _rendered(error)
+        return error_answer(error)
     except web.HTTPMethodNotAllowed as refusal:
-        return _rendered(
+        return error_answer(
             MethodNotAllowed(f"{request.method} is not answered here.", allowed=sorted(refusal.allowed_methods))
         )
     except web.HTTPNotFound:
-        return _rendered(UnknownRoute(f"There is nothing at {request.path[:100]!r} on the control plane."))
+        return error_answer(UnknownRoute(f"There is nothing at {request.path[:100]!r} on the control plane."))
     except web.HTTPException:
         raise
     except Exception:  # noqa: BLE001  the outermost frame of a request
         _log.exception("a request to the control plane failed", path=request.path)
-        return _rendered(GatewayError("The control plane failed to answer; the operator's log says more."))
+        return error_answer(GatewayError("The control plane failed to answer; the operator's log says more."))
 
 
 @web.middleware
@@ -193,17 +198,3 @@ def _is_admin_key(key: str, access: Access) -> bool:
 def _is_metrics_key(key: str, access: Access) -> bool:
     expected = (access.metrics_key or "").encode()
     return hmac.compare_digest(key.encode("utf-8", "surrogateescape"), expected) or _is_admin_key(key, access)
-
-
-def _json(content: object, status: int = 200) -> web.Response:
-    body = msgspec.json.encode(content)
-    return web.Response(
-        status=status, body=body, headers={"Content-Type": "application/json", "Cache-Control": "no-store"}
-    )
-
-
-def _rendered(error: Rejection | GatewayError) -> web.Response:
-    response = web.Response(status=status_of(error), body=error_object(error))
-    for name, value in error_headers(error):
-        response.headers[name] = value
-    return response

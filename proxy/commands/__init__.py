@@ -12,14 +12,14 @@ from io import TextIOWrapper
 from typing import TYPE_CHECKING, NoReturn
 
 from proxy import __version__
-from proxy.commands import check, demo, explain, keys, run, schema, usage
+from proxy.commands import check, demo, explain, keys, run, schema, simulate, usage
 from proxy.config_file import ConfigurationError
 from proxy.config_references import suggest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-COMMANDS = (run, demo, check, explain, keys, usage, schema)
+COMMANDS = (run, demo, check, explain, simulate, keys, usage, schema)
 
 _FAILED = 1
 _MISUSED = 2

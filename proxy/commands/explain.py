@@ -5,27 +5,45 @@ Knows the command's arguments and the layout; what there is to tell is made by `
 
 from __future__ import annotations
 
-import json
+import asyncio
+import errno
 import sys
+import textwrap
 from argparse import RawDescriptionHelpFormatter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from proxy.config_file import load
+import msgspec
+
+from proxy.commands.table import WIDTH, cut, lay_out, printable
+from proxy.config_file import DEFAULT_NAME, default_path, load
 
 if TYPE_CHECKING:
     from argparse import Namespace
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
+    from policies.limits import BoundLimit
+    from policies.room import Room
     from proxy.commands.parsers import Subparsers
+    from proxy.config import Configuration
+    from proxy.explanation import Question
 
 _REFUSED = 1
 _MISUSED = 2
-_DEFAULT_PATH = "/v1/completions"
 _STANDARD_INPUT = "-"
-_MICRODOLLARS = 1_000_000
-_LABEL_WIDTH = 12
-_INDENT = "\n" + " " * _LABEL_WIDTH
+_EXAMPLES = """\
+examples:
+  tidegate explain request.json --as key_alice
+  echo '{"model": "m", "prompt": "Hi", "n": 9}' | tidegate explain - --project proj_research --live
+
+exit status: 0 served, 1 refused, 2 misused
+"""
+
+_LABEL_WIDTH = 13
+_INDENT = "  "
+_NONE = "–"
+_FIRST_IS_DRAWN = "The first is drawn by its share for each request; the others are tried when it fails."
+_UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -33,118 +51,281 @@ def add_parser(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "explain",
         help="print what would happen to a request",
-        description="Print what would happen to a request: adjustments, worst case, limits, cache and deployments. "
+        description="Print what would happen to a request, and why: adjustments, worst case, limits, cache and route. "
         "Nothing is sent and nothing counted.",
-        epilog='example:\n  echo \'{"model": "m", "prompt": "Hi", "n": 9}\' | '
-        "tidegate explain tidegate.yaml - --key key_alice\n\nexit status: 0 served, 1 refused, 2 misused",
+        epilog=_EXAMPLES,
         formatter_class=RawDescriptionHelpFormatter,
     )
-    parser.add_argument("config", type=Path, metavar="CONFIG", help="the configuration")
     parser.add_argument("request", metavar="REQUEST", help="file with the request's JSON body, or - for standard input")
-    parser.add_argument("--key", metavar="ID", help="id of the key that sends it (may be left out where there is one)")
-    parser.add_argument("--path", default=_DEFAULT_PATH, help="path it is sent to (default: %(default)s)")
+    parser.add_argument("--config", type=Path, metavar="FILE", help=f"the configuration (default: ./{DEFAULT_NAME})")
+    parser.add_argument(
+        "--as",
+        dest="key",
+        metavar="KEY",
+        help="a key's id, or the key: it sends the request (the only key need not be named)",
+    )
+    parser.add_argument("--project", metavar="ID", help="somebody in this project sends it, without a key")
+    parser.add_argument("--user", metavar="ID", help="with --project: this user sends it")
+    parser.add_argument("--path", metavar="PATH", help="path that it is sent to (default: /v1/completions)")
     parser.add_argument("--cache-control", metavar="VALUE", help="the request's Cache-Control header")
+    parser.add_argument(
+        "--live", action="store_true", help="look how the running gateway's limits stand; takes nothing"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
 
 
 def run(arguments: Namespace) -> int:
     """Print the decision on a request; 1 where it is refused."""
-    from proxy.explanation import CannotExplain, describe, explain  # noqa: PLC0415  other commands need no decision
+    from proxy.errors import StoreUnavailable  # noqa: PLC0415  other commands need no decision
+    from proxy.explanation import CannotExplain, describe, explain  # noqa: PLC0415
 
+    path = arguments.config or default_path()
+    if path is None:
+        return _misused(f"there is no ./{DEFAULT_NAME}; name the configuration with --config FILE")
+    configuration = load(path)
     try:
-        explained = explain(
-            load(arguments.config),
-            _body(arguments.request),
-            key=arguments.key,
-            path=arguments.path,
-            cache_control=arguments.cache_control,
+        explained = explain(configuration, _question(arguments, configuration.bounds.body_bytes))
+        rooms = asyncio.run(_look(configuration, explained.limits)) if arguments.live else None
+    except CannotExplain as error:
+        return _misused(f"--{error.member}: {error.reason}")
+    except StoreUnavailable as error:
+        return _misused(f"--live: {error.message}")
+    except OSError as error:
+        said = (error.strerror or type(error).__name__).lower()
+        return _misused(
+            f"{arguments.request} cannot be read: {said}; give a file with a JSON body, or - for standard input"
         )
-    except (CannotExplain, OSError) as error:
-        print(f"tidegate explain: {_reason(error)}", file=sys.stderr)
-        return _MISUSED
-    told = describe(explained)
-    print(json.dumps(told, indent=2, ensure_ascii=False) if arguments.json else "\n".join(_lines(told)))
+    told = describe(explained, rooms)
+    print(_as_json(told) if arguments.json else "\n".join(as_lines(told)))
     return _REFUSED if told["verdict"] == "refused" else 0
 
 
-def _body(name: str) -> bytes:
-    return sys.stdin.buffer.read() if name == _STANDARD_INPUT else Path(name).read_bytes()
+def _misused(reason: str) -> int:
+    print(f"tidegate explain: {reason}", file=sys.stderr)
+    return _MISUSED
 
 
-def _reason(error: Exception) -> str:
-    if isinstance(error, OSError):
-        said = (error.strerror or type(error).__name__).lower()
-        return f"{error.filename} cannot be read: {said}; give a file with a JSON body, or - for standard input"
-    return str(error)
+def _question(arguments: Namespace, most_bytes: int) -> Question:
+    from proxy.explanation import DEFAULT_PATH, Question  # noqa: PLC0415  likewise
 
-
-def _lines(told: dict[str, Any]) -> Iterator[str]:
-    """Write for people what `describe` returns."""
-    who = told["principal"]
-    levels = ", ".join(who["policies"]) or "none"
-    yield _line("request", f"POST {told['path']}")
-    yield _line("principal", f"key {who['key']} of {who['owner']} in {who['project']}; policies: {levels}")
-    if told["verdict"] == "refused":
-        error = told["error"]
-        yield _line("refused", f"{told['status']} {error['code'] or error['type']}: {error['message']}")
-        return
-    yield _line("model", _model_text(told["model"]))
-    yield _line("adjusted", _INDENT.join(map(_adjustment_text, told["adjustments"])) or "nothing")
-    yield _line("advised", _INDENT.join(map(_advisory_text, told["advisories"])) or "nothing")
-    yield _line("effective", json.dumps(told["effective_request"], ensure_ascii=False))
-    yield _line("worst case", _worst_text(told["worst_case"]))
-    yield _line("limits", _INDENT.join(map(_limit_text, told["limits"])) or "none binds")
-    yield _line("cache", _cache_text(told["cache"]))
-    yield _line("deployments", _deployments_text(told["deployments"]))
-
-
-def _line(label: str, text: str) -> str:
-    return f"{label:<{_LABEL_WIDTH}}{text}"
-
-
-def _model_text(model: dict[str, Any]) -> str:
-    return model["name"] if model["asked"] == model["name"] else f"{model['name']} (asked for as {model['asked']})"
-
-
-def _adjustment_text(adjustment: dict[str, Any]) -> str:
-    before, after = (json.dumps(adjustment[side], ensure_ascii=False) for side in ("from", "to"))
-    origin = f", policy {adjustment['policy']}" if adjustment["policy"] else ""
-    return f"{adjustment['parameter']}: {before} → {after} ({adjustment['rule']}{origin})"
-
-
-def _advisory_text(advisory: dict[str, Any]) -> str:
-    return f"{advisory['advisory']}: {advisory['advice']}"
-
-
-def _worst_text(worst: dict[str, Any]) -> str:
-    output = f"{worst['output_tokens']} output" if worst["is_bounded"] else "unbounded output"
-    return f"{worst['input_tokens']} input + {output} tokens, {worst['cost_microdollars'] / _MICRODOLLARS:.6f} USD"
-
-
-def _limit_text(limit: dict[str, Any]) -> str:
-    window = f" per {limit['per']}" if limit["per"] else ""
-    scope = ", ".join(f"{level} {value}" for level, value in limit["scope"].items())
-    quota = f"{limit['limit']} {limit['of']}{window} by {scope}"
-    fits = "" if limit["asks"] <= limit["limit"] else "; this can never fit"
-    return f"{limit['name']}: {quota}; asks {limit['asks']} (policy {limit['policy']}){fits}"
-
-
-def _cache_text(cache: dict[str, Any]) -> str:
-    if cache["verdict"] == "bypass":
-        return f"bypass: {cache['reason']}"
-    notes = [
-        *(() if cache["look_up"] else ("not looked up",)),
-        *(() if cache["store"] else ("not stored",)),
-        *(("only from the cache",) if cache["only_if_cached"] else ()),
-    ]
-    return "; ".join((f"keyed: {cache['reason']}, for {cache['ttl_seconds']} s", *notes, f"key {cache['key']}"))
-
-
-def _deployments_text(deployments: list[dict[str, Any]]) -> str:
-    rows = (
-        f"{position}. {each['name']} at {each['upstream']} (weight {each['weight']})"
-        for position, each in enumerate(deployments, 1)
+    return Question(
+        body=_body(arguments.request, most_bytes),
+        path=arguments.path or DEFAULT_PATH,
+        key=arguments.key,
+        project=arguments.project,
+        user=arguments.user,
+        cache_control=arguments.cache_control,
     )
-    drawn = "the first is drawn by weight for each request" if len(deployments) > 1 else ""
-    return _INDENT.join((*rows, drawn)).rstrip()
+
+
+def _body(name: str, most_bytes: int) -> bytes:
+    """Read a body, and of one that is too large just enough to tell that it is."""
+    if name == _STANDARD_INPUT:
+        if sys.stdin is None:
+            raise OSError(errno.EBADF, "standard input is closed")
+        return sys.stdin.buffer.read(most_bytes + 1)
+    with Path(name).open("rb") as file:
+        return file.read(most_bytes + 1)
+
+
+async def _look(configuration: Configuration, limits: Sequence[BoundLimit]) -> Sequence[Room]:
+    """Ask the store of the gateway that runs by this configuration. Raises StoreUnavailable."""
+    from proxy import logs  # noqa: PLC0415  likewise
+    from proxy.errors import StoreUnavailable  # noqa: PLC0415
+    from proxy.metrics import Metrics  # noqa: PLC0415
+    from proxy.store.connection import Store  # noqa: PLC0415
+    from proxy.store.embedded import Purpose, find_url  # noqa: PLC0415
+    from proxy.store.rooms import look  # noqa: PLC0415
+
+    url = configuration.state_url or find_url(Purpose.STATE, configuration.data_dir)
+    if url is None:
+        raise StoreUnavailable(f"no gateway runs on data_dir {configuration.data_dir}; start it, or leave out --live")
+    logs.silence()
+    try:
+        store = Store(url, name=Purpose.STATE.value, metrics=Metrics())
+    except ValueError as error:
+        raise StoreUnavailable(f"`state`: {error}") from error
+    await store.start()
+    try:
+        return await look(store, configuration.organization.id, configuration.organization.zone, limits)
+    finally:
+        await store.close()
+
+
+def _as_json(told: dict[str, Any]) -> str:
+    """Write with the encoder that writes bodies: numbers look as they are forwarded."""
+    return msgspec.json.format(msgspec.json.encode(told), indent=2).decode()
+
+
+def as_lines(told: dict[str, Any]) -> Iterator[str]:
+    """Write for people what `describe` returns."""
+    yield from _head(told)
+    if "model" not in told:  # refused before anything came of it
+        return
+    yield from _section(
+        "effective request", ((name, _json(value)) for name, value in told["effective_request"].items())
+    )
+    yield from _section("adjustments", _adjustments(told["adjustments"]))
+    if told["observed"]:
+        yield from _section("observed: what rules in mode observe would have done", _adjustments(told["observed"]))
+    if told["advisories"]:
+        yield from ("", "advice")
+        for each in told["advisories"]:
+            yield from _wrapped(f"{each['advisory']}: {each['advice']}", _INDENT)
+    yield from _section("worst case", _worst_case(told["worst_case"]), right=range(7))
+    yield from _section("limits", _limits(told["limits"]), right=(3,))
+    if any("now" in limit for limit in told["limits"]):
+        yield from _section("limits now", _limits_now(told["limits"]), right=(1, 2, 3, 4))
+    yield ""
+    yield from _labelled("cache", _cache(told["cache"]))
+    yield from _section("route", _route(told["deployments"]), right=(0, 4, 5))
+    if len(told["deployments"]) > 1:
+        yield _INDENT + _FIRST_IS_DRAWN
+
+
+def _section(title: str, rows: Iterable[Sequence[str]], right: Sequence[int] = ()) -> Iterator[str]:
+    listed = list(rows)
+    yield ""
+    if not listed:
+        yield from _labelled(title, ["none"])
+        return
+    yield title
+    yield from lay_out(listed, right=right, indent=_INDENT)
+
+
+def _labelled(label: str, texts: Iterable[str]) -> Iterator[str]:
+    lines = (line for text in texts for line in _wrapped(text, " " * _LABEL_WIDTH))
+    for position, line in enumerate(lines):
+        yield line if position else label.ljust(_LABEL_WIDTH) + line[_LABEL_WIDTH:]
+
+
+def _wrapped(text: str, indent: str) -> list[str]:
+    return textwrap.wrap(printable(text), WIDTH, initial_indent=indent, subsequent_indent=indent)
+
+
+def _head(told: dict[str, Any]) -> Iterator[str]:
+    who = told["principal"]
+    levels = (f"{applied['policy']} ({applied['level']})" for applied in who["policies"])
+    yield from _labelled("request", [cut(f"POST {printable(told['path'])}", WIDTH - _LABEL_WIDTH)])
+    yield from _labelled("sender", [_sender(who)])
+    yield from _labelled("policies", [", ".join(levels) or "none"])
+    yield from _labelled("verdict", _verdict(told))
+    if "model" in told:
+        model = told["model"]
+        asked = "" if model["asked"] == model["name"] else f" (asked for as {model['asked']})"
+        yield from _labelled("model", [model["name"] + asked])
+
+
+def _sender(who: dict[str, Any]) -> str:
+    kind = "service account" if who["is_service_account"] else "user"
+    owner = f"{kind} {who['owner']}" if who["owner"] else "somebody"
+    key = f"key {who['key']} of {owner}" if who["key"] else f"{owner} without a key"
+    return f"{key}, project {who['project']}, organization {who['organization']}"
+
+
+def _verdict(told: dict[str, Any]) -> Iterator[str]:
+    if told["verdict"] == "served":
+        yield "served if the cache holds an answer, and else refused" if told["only_from_cache"] else "served"
+        return
+    error = told["error"]
+    yield f"refused: {told['status']} {error['code'] or error['type']}"
+    yield error["message"]
+    by = told.get("refused_by")
+    if by is not None:
+        yield f"by {_cause(by)} of {', '.join(map(_policy, by['policies']))}"
+
+
+def _cause(by: dict[str, Any]) -> str:
+    if "limit" in by:
+        return f"the limit {by['limit']}"
+    return f"the rule on {by['parameter']}" if by["parameter"] else "the rules"
+
+
+def _policy(applied: dict[str, Any]) -> str:
+    levels = f" ({_level(applied)})" if applied["levels"] else ""
+    return f"policy {applied['policy']}{levels}"
+
+
+def _level(told: dict[str, Any]) -> str:
+    return ", ".join(told["levels"]) or _NONE
+
+
+def _adjustments(adjustments: Sequence[dict[str, Any]]) -> Iterator[Sequence[str]]:
+    if adjustments:
+        yield "parameter", "from", "to", "rule", "policy", "level"
+    for each in adjustments:
+        before, after = (_NONE if each[side] is None else _json(each[side]) for side in ("from", "to"))
+        yield each["parameter"], before, after, each["rule"], each["policy"] or _NONE, _level(each)
+
+
+def _worst_case(worst: dict[str, Any]) -> Iterator[Sequence[str]]:
+    yield "prompts", "candidates", "ceiling", "input tokens", "output tokens", "total tokens", "usd"
+    ceiling = "open" if worst["token_ceiling"] is None else str(worst["token_ceiling"])
+    bound = (str(worst["output_tokens"]), str(worst["total_tokens"]), f"{worst['usd']:.6f}")
+    ends = bound if worst["is_bounded"] else ("unbounded",) * len(bound)
+    yield str(worst["prompts"]), str(worst["candidates"]), ceiling, str(worst["input_tokens"]), *ends
+
+
+def _limits(limits: Sequence[dict[str, Any]]) -> Iterator[Sequence[str]]:
+    if limits:
+        yield "limit", "quota", "for", "asks", "fits", "policy"
+    for each in limits:
+        fits = "yes" if each["can_ever_fit"] else "never"
+        yield each["name"], each["quota"], each["whose"], _amount(each, each["asks"]), fits, each["policy"]
+
+
+def _limits_now(limits: Sequence[dict[str, Any]]) -> Iterator[Sequence[str]]:
+    yield "limit", "used", "held", "left", "resets in", "fits"
+    for each in limits:
+        now = each["now"]
+        amounts = (_amount(each, now[name]) for name in ("used", "held", "left"))
+        yield each["name"], *amounts, _duration(now["reset_seconds"]), _fits(now)
+
+
+def _amount(limit: dict[str, Any], amount: float) -> str:
+    return f"{amount:.6f}" if limit["of"] == "usd" else str(amount)
+
+
+def _fits(now: dict[str, Any]) -> str:
+    if now["fits"]:
+        return "now"
+    return "never" if now["fits_in_seconds"] is None else f"in {_duration(now['fits_in_seconds'])}"
+
+
+def _duration(seconds: int) -> str:
+    """Write seconds in the two largest units that there are of them: `2 h 5 min`."""
+    parts: list[str] = []
+    for unit, size in _UNITS:
+        count, seconds = divmod(seconds, size)
+        if count:
+            parts.append(f"{count} {unit}")
+    return " ".join(parts[:2]) or "0 s"
+
+
+def _cache(cache: dict[str, Any]) -> Iterator[str]:
+    source = f"scope {cache['scope']}, {_policy(cache)}"
+    if cache["verdict"] == "bypass":
+        yield f"bypass: {cache['reason']}; {source}"
+    else:
+        yield f"keyed: {cache['reason']}, kept for {_duration(cache['ttl_seconds'])}; {source}"
+        yield f"key {cache['key']}"
+        if not cache["look_up"]:
+            yield "not looked up: the request says no-cache"
+        if not cache["store"]:
+            yield "not stored: the request says no-store"
+        if cache["max_age_seconds"] is not None:
+            yield f"nothing older than {_duration(cache['max_age_seconds'])}: the request says max-age"
+    if cache["only_if_cached"]:
+        yield "never upstream: the request says only-if-cached"
+
+
+def _route(deployments: Sequence[dict[str, Any]]) -> Iterator[Sequence[str]]:
+    yield "try", "deployment", "upstream", "kind", "weight", "share"
+    for position, each in enumerate(deployments, 1):
+        share = f"{each['share']:.0%}"
+        yield str(position), each["name"], each["upstream"], each["kind"], str(each["weight"]), share
+
+
+def _json(value: object) -> str:
+    return msgspec.json.encode(value).decode()

@@ -1,7 +1,6 @@
 """`tidegate usage`: sums the usage records in `data_dir/usage.jsonl` by user, project, model or day.
 
-Reads the file that the outbox drains into, and knows how its lines may be broken: a torn last line, a request booked
-twice. It talks to no store and needs no running gateway.
+How the file is read is known by `usage_file`. The command talks to no store and needs no running gateway.
 """
 
 from __future__ import annotations
@@ -16,7 +15,10 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
 
-from proxy.records import ORPHANED, USAGE_FILE_NAME
+from proxy.commands.grouping import several_of
+from proxy.commands.table import lay_out, usd
+from proxy.records import USAGE_FILE_NAME
+from proxy.usage_file import read_lines
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
 
     from proxy.commands.parsers import Subparsers
 
-_MICRODOLLARS_PER_USD: Final = 1_000_000
 _EXAMPLES: Final = """\
 examples:
   tidegate usage                                    by user, all that is recorded in ./data
@@ -73,14 +74,6 @@ class Sum:
         self.saved_microdollars += line.saved_microdollars
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """The lines of a file, each request once, and how many lines in its midst could not be read."""
-
-    lines: tuple[Line, ...]
-    unreadable: int
-
-
 _GROUPS: Final[dict[str, Callable[[Line, tzinfo], str]]] = {
     "user": lambda line, _zone: line.owner,
     "project": lambda line, _zone: line.project,
@@ -103,7 +96,7 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument("--data-dir", type=Path, default=Path("data"), help="the gateway's data_dir (default: data)")
     parser.add_argument(
         "--by",
-        type=_groups,
+        type=several_of(_GROUPS),
         default=("user",),
         metavar="GROUPS",
         help=f"one or several of {', '.join(_GROUPS)}, joined by commas (default: user)",
@@ -121,7 +114,7 @@ def run(arguments: Namespace) -> int:
     path: Path = arguments.data_dir / USAGE_FILE_NAME
     try:
         with path.open("rb") as file:
-            reading = read_lines(file)
+            reading = read_lines(file, Line)
     except OSError as error:
         print(f"tidegate usage: {path}: {error.strerror}; point --data-dir at the gateway's data_dir", file=sys.stderr)
         return 2
@@ -139,27 +132,6 @@ def _since(lines: Iterable[Line], arguments: Namespace) -> Iterator[Line]:
     start = since if since.tzinfo else since.replace(tzinfo=arguments.time_zone)
     first = start.timestamp() * 1000
     return (line for line in lines if line.started_milliseconds >= first)
-
-
-def read_lines(raw: Iterable[bytes]) -> Reading:
-    """Read the lines of a usage file, each request once: of several records the last, but the truth before an orphan's.
-
-    A last line without its end is still being written and is left out.
-    """
-    decode = msgspec.json.Decoder(Line).decode
-    by_request: dict[str, Line] = {}
-    unreadable = 0
-    for text in raw:
-        if not text.endswith(b"\n"):
-            break
-        try:
-            line = decode(text)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            unreadable += 1
-            continue
-        if line.outcome != ORPHANED or line.request_id not in by_request:
-            by_request[line.request_id] = line
-    return Reading(tuple(by_request.values()), unreadable)
 
 
 def sum_by(groups: Sequence[str], lines: Iterable[Line], zone: tzinfo = UTC) -> dict[tuple[str, ...], Sum]:
@@ -182,40 +154,15 @@ def _as_table(groups: Sequence[str], sums: dict[tuple[str, ...], Sum]) -> str:
         for name in Sum.__slots__:
             setattr(total, name, getattr(total, name) + getattr(each, name))
     titles = (*groups, "requests", "hits", "input tokens", "output tokens", "cost USD", "saved USD")
-    rows = [titles, *((*map(_printable, values), *_cells(each)) for values, each in sums.items())]
+    rows = [titles, *((*values, *_cells(each)) for values, each in sums.items())]
     rows.append(("total", *("" for _ in groups[1:]), *_cells(total)))
-    widths = [max(len(row[column]) for row in rows) for column in range(len(titles))]
-    return "\n".join(_aligned(row, widths, len(groups)) for row in rows)
+    # Names are never cut: whoever sums by them may want to copy one.
+    return "\n".join(lay_out(rows, right=range(len(groups), len(titles)), width=sys.maxsize))
 
 
 def _cells(total: Sum) -> tuple[str, ...]:
     counts = (total.requests, total.hits, total.input_tokens, total.output_tokens)
-    return (*map(str, counts), _usd(total.cost_microdollars), _usd(total.saved_microdollars))
-
-
-def _usd(microdollars: int) -> str:
-    return f"{microdollars // _MICRODOLLARS_PER_USD}.{microdollars % _MICRODOLLARS_PER_USD:06d}"
-
-
-def _aligned(row: Sequence[str], widths: Sequence[int], left: int) -> str:
-    cells = (
-        cell.ljust(width) if column < left else cell.rjust(width)
-        for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-    )
-    return "  ".join(cells).rstrip()
-
-
-def _printable(text: str) -> str:
-    """Show control characters as escapes, so that no name can steer a terminal."""
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
-
-
-def _groups(text: str) -> tuple[str, ...]:
-    groups = tuple(part.strip() for part in text.split(","))
-    for group in groups:
-        if group not in _GROUPS:
-            raise ArgumentTypeError(f"{group!r} is none of {', '.join(_GROUPS)}")
-    return tuple(dict.fromkeys(groups))
+    return (*map(str, counts), usd(total.cost_microdollars), usd(total.saved_microdollars))
 
 
 def _moment(text: str) -> datetime:

@@ -13,6 +13,7 @@ import os
 import platform
 import shutil
 import signal
+import socket
 import tempfile
 from contextlib import suppress
 from enum import StrEnum
@@ -44,6 +45,7 @@ RESTART_PAUSES_SECONDS = (0.05, 0.2, 1.0, 5.0)
 STEADY_SECONDS = 10.0
 """A server that ran longer than this begins with the first pause again."""
 
+_SOCKET_NAME = "server.sock"
 _PERMITTED_BY_OWNER = "600"
 _POLL_SECONDS = 0.01
 _PR_SET_PDEATHSIG = 1
@@ -98,6 +100,28 @@ def find_server_binary() -> Path:
     )
 
 
+def find_url(purpose: Purpose, data_dir: Path) -> str | None:
+    """Find the address of the server that a running gateway keeps on `data_dir`; None if none runs there.
+
+    For commands beside the gateway, as its user. Whether the server answers is for `Store` to find out.
+    """
+    path = (data_dir / purpose.value / _SOCKET_NAME).resolve()
+    if len(os.fsencode(path)) > LONGEST_SOCKET_PATH:  # a server would have left a link to a shorter one
+        return None
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(str(path))
+        except (FileNotFoundError, ConnectionRefusedError):
+            return None
+        except OSError:  # one that is there all the same
+            pass
+    return _url_of(path)
+
+
+def _url_of(path: Path) -> str:
+    return f"unix://{quote(str(path))}"
+
+
 def _machine_names() -> tuple[str, ...]:
     machine = platform.machine().lower()
     return {"amd64": ("x86_64",), "arm64": ("arm64", "aarch64")}.get(machine, (machine,))
@@ -116,13 +140,13 @@ class EmbeddedStore:
         self._directory = data_dir / purpose.value
         self._binary = binary
         self._short_directory: Path | None = None
-        self._socket = self._directory / "server.sock"
+        self._socket = self._directory / _SOCKET_NAME
         self._process: asyncio.subprocess.Process | None = None
 
     @property
     def url(self) -> str:
         """The address for `Store`; stays the same when the server is started again."""
-        return f"unix://{quote(str(self._socket))}"
+        return _url_of(self._socket)
 
     @property
     def pid(self) -> int | None:
@@ -165,15 +189,25 @@ class EmbeddedStore:
                 _log.error("embedded store did not start", store=self.purpose.value, reason=str(error))
 
     def _choose_socket(self) -> None:
-        self._socket = (self._directory / "server.sock").resolve()
+        self._socket = self._known_socket()
         if len(os.fsencode(self._socket)) > LONGEST_SOCKET_PATH:
             self._short_directory = Path(tempfile.mkdtemp(prefix="tidegate-"))
-            self._socket = self._short_directory / "server.sock"
+            self._socket = self._short_directory / _SOCKET_NAME
+
+    def _known_socket(self) -> Path:
+        """Return where `find_url` looks for the socket, or for a link to it."""
+        return self._directory.resolve() / _SOCKET_NAME
+
+    def _clear_socket(self) -> None:
+        for path in (self._socket, self._known_socket()):
+            path.unlink(missing_ok=True)
 
     async def _start(self) -> None:
         lock = await self._lock()
         try:
-            self._socket.unlink(missing_ok=True)
+            self._clear_socket()
+            if self._short_directory is not None:
+                self._known_socket().symlink_to(self._socket)
             try:
                 await self._launch(lock)
             except StoreUnavailable:
@@ -281,7 +315,7 @@ class EmbeddedStore:
         if process is not None:  # else the socket is another's
             if process.returncode is None:
                 await _end(process, signal.SIGTERM)
-            self._socket.unlink(missing_ok=True)
+            self._clear_socket()
         if self._short_directory is not None:
             shutil.rmtree(self._short_directory, ignore_errors=True)
             self._short_directory = None

@@ -3,13 +3,13 @@
 Everything that one script may touch shares the hash tag of its organization, so that the scripts run on a cluster.
 Cached answers have none: they spread over all slots. This file knows no command and no life time.
 
-    {org}:limit:<policy>:<limit>:<per>:<scope…>[:<window's start>]   hash    what is spent and held
-    {org}:hold:<request id>                                           hash    what one request holds, or how it ended
-    {org}:leases                                                      zset    live holds by the end of their lease
-    {org}:outbox                                                      stream  usage records until they are drained
-    {org}:drainer                                                     string  who drains
-    {org}:probe                                                       string  written to find out whether one may write
-    entry:<cache key>:<form>                                          string  one stored answer, `stream` or `whole`
+    {org}:limit:<policy>:<limit>:<of>:<per>:<scope…>[:<window's start>]   hash    what is spent and held
+    {org}:hold:<request id>                   hash    what one request holds, or how it ended
+    {org}:leases                              zset    live holds by the end of their lease
+    {org}:outbox                              stream  usage records until they are drained
+    {org}:drainer                             string  who drains
+    {org}:probe                               string  written to find out whether one may write
+    entry:<cache key>:<form>                  string  one stored answer, `stream` or `whole`
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Keys:
 
     def limit(self, bound: BoundLimit, window_start: int | None = None) -> str:
         """Return where a limit counts; `window_start` (Unix milliseconds) tells calendar windows apart."""
-        base = self._limits + _counter(bound.policy, bound.counter, bound.limit.per or "-")
+        base = self._limits + _counter(bound.policy, bound.counter, bound.limit.of, bound.limit.per or "-")
         scope = ":".join(map(part, bound.scope))
         return f"{base}:{scope}" if window_start is None else f"{base}:{scope}:{window_start}"
 
@@ -72,5 +72,5 @@ def entry(cache_key: str, *, is_stream: bool) -> str:
 
 
 @lru_cache(maxsize=4096)
-def _counter(policy: str, counter: str, per: str) -> str:
-    return f"{part(policy)}:{part(counter)}:{part(per)}"
+def _counter(policy: str, counter: str, of: str, per: str) -> str:
+    return f"{part(policy)}:{part(counter)}:{of}:{part(per)}"

@@ -1,6 +1,7 @@
 """The limit scripts as typed calls: what they are given, and what their replies mean.
 
-The layout of KEYS and ARGV of `admit`, `settle`, `renew` and `expired` is known here and in the heads of the scripts.
+The layout of KEYS and ARGV of `admit`, `settle`, `renew` and `expired` is known here and in the heads of the scripts;
+that of `look` in `rooms`.
 This file decides nothing: it does not know when to admit or to settle, nor what anything costs.
 """
 
@@ -19,7 +20,7 @@ from proxy.store.scripts import Script
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from datetime import tzinfo
 
     from policies.limits import BoundLimit
@@ -145,19 +146,17 @@ class Reservations:
 
     def now(self) -> int:
         """Return Unix milliseconds of the store's clock, as far as it is known."""
-        return int((time.time() + self._store.clock_offset_seconds()) * 1000)
+        return store_now(self._store)
 
     def counts(self, limits: Sequence[BoundLimit], now: int) -> tuple[Count, ...]:
         """Return where limits count at `now` (Unix milliseconds of the store's clock)."""
-        return tuple(self._count(bound, now) for bound in limits)
+        return tuple(count_of(bound, self._keys, lambda unit: self._span(unit, now)) for bound in limits)
 
-    def _count(self, bound: BoundLimit, now: int) -> Count:
-        if not isinstance(bound.window, Calendar):
-            return Count(bound, self._keys.limit(bound), None)
-        span = self._spans.get(bound.window)
+    def _span(self, unit: Calendar, now: int) -> Span:
+        span = self._spans.get(unit)
         if span is None or not span.holds(now):
-            span = self._spans[bound.window] = calendar_span(bound.window, now, self._zone)
-        return Count(bound, self._keys.limit(bound, span.start), span)
+            span = self._spans[unit] = calendar_span(unit, now, self._zone)
+        return span
 
     def send_admit(
         self, request_id: str, counts: Sequence[Count], *, hits: Hits, deadline: int, record: bytes
@@ -220,6 +219,19 @@ class Reservations:
         ids = [each.decode() for each in await self._store.run(_EXPIRED, [self._keys.leases], [at_most])]
         replies = await gather(*(self._store.send("HMGET", self._keys.hold(each), "record", "limits") for each in ids))
         return [_orphan(request_id, reply) for request_id, reply in zip(ids, replies, strict=True)]
+
+
+def store_now(store: Store) -> int:
+    """Return Unix milliseconds of a store's clock, as far as it is known."""
+    return int((time.time() + store.clock_offset_seconds()) * 1000)
+
+
+def count_of(bound: BoundLimit, keys: Keys, span_of: Callable[[Calendar], Span]) -> Count:
+    """Return where a limit counts; `span_of` tells which calendar window it is in."""
+    if not isinstance(bound.window, Calendar):
+        return Count(bound, keys.limit(bound), None)
+    span = span_of(bound.window)
+    return Count(bound, keys.limit(bound, span.start), span)
 
 
 def probe(keys: Keys) -> tuple[Command, ...]:

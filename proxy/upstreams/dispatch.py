@@ -13,6 +13,7 @@ from random import random
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from policies.requests.asked import Endpoint
 from policies.requests.body import encode_body
 from policies.retries import (
     MAX_SAVED_RETRIES,
@@ -355,16 +356,23 @@ def _address(target: _Target, name: str, decision: Decision) -> str:
     if version is None:
         raise UpstreamUnusable(
             f"The upstream {target.name!r} needs an api-version and the request has none: "
-            f"set upstreams.{target.name}.api_version, or use the deployments path."
+            f"set upstreams.{target.name}.api_version, or use a path of Azure's dialect, which carries one."
         )
-    return f"{target.base}/openai/deployments/{quote(name, safe='')}/{endpoint}?api-version={quote(version, safe='')}"
+    place = endpoint if _names_model(target, decision) else f"deployments/{quote(name, safe='')}/{endpoint}"
+    return f"{target.base}/openai/{place}?api-version={quote(version, safe='')}"
+
+
+def _names_model(target: _Target, decision: Decision) -> bool:
+    """Tell whether the body names the model: Azure's addresses do, but for responses."""
+    return target.settings.kind == "openai" or decision.effective.endpoint is Endpoint.RESPONSES
 
 
 def _forwarded(target: _Target, name: str, decision: Decision, *, asks_usage: bool) -> dict[str, Any]:
     """Return the members to be sent: the effective request's, the model's name where the address does not say it."""
     fields = dict(decision.effective.fields)
-    if target.settings.kind == "openai":
+    if _names_model(target, decision):
         fields = {"model": name, **fields}
+    if target.settings.kind == "openai":
         fields.pop("cache_level", None)
     if asks_usage:
         fields["stream_options"] = {**(fields.get("stream_options") or {}), "include_usage": True}

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from policies.usage import read_usage
+from proxy.wire.responses import generated_bytes, note_finish
 
 if TYPE_CHECKING:
     from proxy.exchange import Observed
@@ -44,6 +45,9 @@ class _Answer(msgspec.Struct):
     model: str | None = None
     system_fingerprint: str | None = None
     error: Any = None  # an object, or whatever an upstream writes
+    output: list[msgspec.Raw] | None = None
+    status: Any = None
+    incomplete_details: Any = None
 
 
 _DECODER = msgspec.json.Decoder(_Answer)
@@ -55,7 +59,7 @@ class UnreadableAnswer(Exception):  # noqa: N818  what it is, not that it is an 
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What a whole answer is: `is_error` when it holds an error object, and how many embeddings it holds."""
+    """What a whole answer is: `is_error` when it says that it failed, and how many embeddings it holds."""
 
     is_error: bool
     embeddings: int
@@ -71,7 +75,12 @@ def observe_answer(body: bytes, observed: Observed) -> Contents:
         if choice.finish_reason is not None:
             observed.finish_reasons[choice.index] = choice.finish_reason
         observed.content_bytes += _generated_bytes(choice)
-    return Contents(is_error=bool(answer.error), embeddings=len(answer.data or ()))
+    has_failed = bool(answer.error)
+    if answer.output is not None:
+        note_finish(observed, answer.status, answer.incomplete_details)
+        observed.content_bytes += generated_bytes(answer.output)
+        has_failed = has_failed or answer.status == "failed"
+    return Contents(is_error=has_failed, embeddings=len(answer.data or ()))
 
 
 def are_choices_whole(observed: Observed, choices: int) -> bool:
@@ -120,6 +129,9 @@ def _read_tolerantly(body: bytes) -> _Answer:
     answer.system_fingerprint = fingerprint if isinstance(fingerprint, str) else None
     choices = found.get("choices")
     answer.choices = [_convert(choice) for choice in choices] if isinstance(choices, list) else None
+    output = found.get("output")
+    answer.output = [msgspec.Raw(msgspec.json.encode(item)) for item in output] if isinstance(output, list) else None
+    answer.status, answer.incomplete_details = found.get("status"), found.get("incomplete_details")
     return answer
 
 

@@ -1,7 +1,8 @@
 """Limits as header fields: OpenAI's six `x-ratelimit-…`, and the IETF's `RateLimit` and `RateLimit-Policy` (SPEC §5).
 
-Writes what `policies/room.py` says; the draft's syntax stands here and nowhere else. Tokens have no registered unit,
-so theirs is named by ourselves.
+Writes what `policies/room.py` says; the draft's syntax stands here and nowhere else. Requests and concurrent requests
+have registered units, the others are named by ourselves; amounts of usd are whole micro-dollars, as all numbers there
+are integers.
 """
 
 from __future__ import annotations
@@ -13,12 +14,21 @@ from policies.room import ceil_seconds
 from proxy.wire.fields import member, members, quoted
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+    from policies.quantities import Counted
     from policies.room import Room
     from proxy.exchange import Headers
 
-_UNITS: Final = {"requests": None, "tokens": "tidegate-tokens", "concurrency": "concurrent-requests"}
+_UNITS: Final[Mapping[Counted, str | None]] = {
+    "requests": None,  # the draft's default
+    "tokens": "tidegate-tokens",
+    "input_tokens": "tidegate-input-tokens",
+    "output_tokens": "tidegate-output-tokens",
+    "completions": "tidegate-completions",
+    "usd": "tidegate-microdollars",
+    "concurrency": "concurrent-requests",
+}
 _REPORTED: Final = ("requests", "tokens")
 _MILLISECONDS: Final = 1_000
 _SECONDS_PER_MINUTE: Final = 60
@@ -45,23 +55,23 @@ def _openai_fields(rooms: Sequence[Room], quantity: str, least_reset_millisecond
     tightest = min(candidates, key=lambda room: (room.left, -room.reset_milliseconds))
     reset = max(tightest.reset_milliseconds, least_reset_milliseconds)
     return [
-        (f"x-ratelimit-limit-{quantity}", str(tightest.bound.limit.limit)),
+        (f"x-ratelimit-limit-{quantity}", str(tightest.bound.named.quota)),
         (f"x-ratelimit-remaining-{quantity}", str(tightest.left)),
         (f"x-ratelimit-reset-{quantity}", duration(reset)),
     ]
 
 
 def _policy_member(room: Room) -> str:
-    limit = room.bound.limit
-    return _quota(room.bound.name, limit.limit, limit.of, room.window_seconds)
+    bound = room.bound
+    return _quota(bound.name, bound.named.quota, bound.limit.of, room.window_seconds)
 
 
 @lru_cache(maxsize=4096)
-def _quota(name: str, limit: int, quantity: str, window_seconds: int | None) -> str:
+def _quota(name: str, quota: int, quantity: Counted, window_seconds: int | None) -> str:
     """Write a quota; there are few, and each is told with every answer."""
     unit = _UNITS[quantity]
     parts = (
-        member(quoted(name), {"q": limit}),
+        member(quoted(name), {"q": quota}),
         unit and f"qu={quoted(unit)}",
         window_seconds and f"w={window_seconds}",
     )

@@ -1,31 +1,28 @@
-"""What a stream of completions tells while it passes: usage, finish reasons, `[DONE]`, errors, how much was generated.
+"""What a stream tells while it passes: usage, finish reasons, its end, errors, how much was generated.
 
 Looks for telling bytes and parses only the few events that hold some; in JSON a quote inside a string is escaped, so
-`"usage"` in the bytes is a member's name. Knows the shape of chunks; knows no clock and no socket.
+`"usage"` in the bytes is a member's name. What the events of an endpoint family look like is known in `chunks` and
+`responses`; knows no clock and no socket.
 """
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
+from enum import Flag, auto
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from policies.usage import read_usage
 from proxy.wire.sse import EventSplitter, data_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from proxy.exchange import Observed
 
 _DONE_MARK = b"[DONE]"
-_USAGE = re.compile(rb'"usage"\s*:\s*\{')
-_TELLING = re.compile(rb'"(?:finish_reason"\s*:\s*"|usage"\s*:\s*\{|error"\s*:\s*[{"])')
 _OBFUSCATION = re.compile(rb',\s*"obfuscation"\s*:\s*"[^"\\]*"|"obfuscation"\s*:\s*"[^"\\]*"\s*,\s*')
-_GENERATED = re.compile(
-    rb'"(?:text|content|arguments|reasoning_content|reasoning|refusal)"\s*:\s*"([^"\\]*(?:\\.[^"\\]*)*)"'
-)
 
 
 class _AnyObject(msgspec.Struct):
@@ -34,22 +31,51 @@ class _AnyObject(msgspec.Struct):
 
 _ANY_OBJECT = msgspec.json.Decoder(_AnyObject)
 _MOST_INTRODUCTIONS = 4
-"""Events that are parsed in search of the model's name, which Azure's first event leaves empty."""
+"""Events that are parsed in search of the model's name, which some servers' first events lack."""
+
+
+class Sign(Flag):
+    """What one event means for its stream."""
+
+    NOTHING = 0
+    FAILED = auto()
+    """The upstream says that it failed."""
+    END = auto()
+    """Nothing that matters follows."""
+    USAGE_ONLY = auto()
+    """The event holds usage and nothing else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """How the streams of an endpoint family say things.
+
+    `telling` is found in every event that has to be parsed, `generated` finds the inside of every JSON string that
+    holds a piece of what was generated. `note` writes the facts of an event's object into `Observed`. `error_event`
+    makes the last event of a stream that broke, of an error in OpenAI's shape and the data that was seen last.
+    """
+
+    telling: re.Pattern[bytes]
+    generated: re.Pattern[bytes]
+    note: Callable[[dict[str, Any], Observed], Sign]
+    error_event: Callable[[bytes, bytes], bytes]
 
 
 class StreamObserver:
     """Watches the events of one stream, notes its facts in `observed`, and says what may go to the client.
 
-    With `drops_usage` the usage event that the client did not ask for is taken out. `held` is `[DONE]` and all that
-    may go after it; `has_failed` tells that the upstream sent an error as an event.
+    With `drops_usage` the usage event that the client did not ask for is taken out. `held` is the end, such as
+    `[DONE]`, and all that may go after it; `has_failed` tells that the upstream sent an error as an event.
     """
 
-    __slots__ = ("_drops_usage", "_introductions", "_observed", "has_failed", "held", "is_done")
+    __slots__ = ("_drops_usage", "_family", "_introductions", "_latest", "_observed", "has_failed", "held", "is_done")
 
-    def __init__(self, observed: Observed, *, drops_usage: bool) -> None:
+    def __init__(self, observed: Observed, family: Family, *, drops_usage: bool) -> None:
         self._observed = observed
+        self._family = family
         self._drops_usage = drops_usage
         self._introductions = 0
+        self._latest = b""
         self.held = b""
         self.is_done = False
         self.has_failed = False
@@ -58,22 +84,31 @@ class StreamObserver:
         """Note what these whole events say; return those to be written now, as one piece."""
         joined = events[0] if len(events) == 1 else b"".join(events)
         self._count(joined)
-        if self._is_introduced and not self.is_done and not _tells(joined):
+        if b"data" in joined:
+            self._latest = joined
+        if self._is_introduced and not self.is_done and not self._tells(joined):
             return joined
         return b"".join([event for event in events if self._passes(event)])
 
     def has_finished(self, choices: int) -> bool:
-        """Tell whether `[DONE]` came and each of so many choices has its finish reason."""
+        """Tell whether the end came and each of so many choices has its finish reason."""
         reasons = self._observed.finish_reasons
         return self.is_done and not self.has_failed and all(index in reasons for index in range(choices))
+
+    def error_event(self, error_object: bytes) -> bytes:
+        """Write an error in OpenAI's shape as the last event of this stream, which broke."""
+        return self._family.error_event(error_object, self._latest)
 
     @property
     def _is_introduced(self) -> bool:
         return self._introductions >= _MOST_INTRODUCTIONS or bool(self._observed.model)
 
+    def _tells(self, data: bytes) -> bool:
+        return _DONE_MARK in data or self._family.telling.search(data) is not None
+
     def _count(self, joined: bytes) -> None:
         observed = self._observed
-        for text in _GENERATED.findall(joined):
+        for text in self._family.generated.findall(joined):
             if text:
                 observed.content_events += 1
                 observed.content_bytes += _decoded_length(text)
@@ -81,49 +116,17 @@ class StreamObserver:
     def _passes(self, event: bytes) -> bool:
         """Note what one event says; tell whether it is to be written now."""
         is_kept = True
-        if not self._is_introduced or _tells(event):
+        if not self._is_introduced or self._tells(event):
             data = data_of(event) or b""
-            self.is_done = self.is_done or data.startswith(_DONE_MARK)
-            chunk = _decode_object(data) or {}
-            self._note(chunk)
-            is_kept = not (self._drops_usage and _is_usage_only(chunk))
+            chunk = decode_object(data) or {}
+            self._introductions += bool(chunk)
+            sign = self._family.note(chunk, self._observed)
+            self.has_failed = self.has_failed or Sign.FAILED in sign
+            self.is_done = self.is_done or Sign.END in sign or data.startswith(_DONE_MARK)
+            is_kept = not (self._drops_usage and Sign.USAGE_ONLY in sign)
         if self.is_done and is_kept:
             self.held += event
         return is_kept and not self.is_done
-
-    def _note(self, chunk: dict[str, Any]) -> None:
-        observed = self._observed
-        self._introductions += bool(chunk)
-        if chunk.get("error"):
-            self.has_failed = True
-        if isinstance(usage := chunk.get("usage"), dict):
-            observed.usage = read_usage(usage) or observed.usage
-        if isinstance(model := chunk.get("model"), str) and model:
-            observed.model = model
-        if isinstance(fingerprint := chunk.get("system_fingerprint"), str) and fingerprint:
-            observed.fingerprint = fingerprint
-        choices = chunk.get("choices")
-        for choice in choices if isinstance(choices, list) else ():
-            if isinstance(choice, dict) and isinstance(reason := choice.get("finish_reason"), str):
-                index = choice.get("index", 0)
-                observed.finish_reasons[index if isinstance(index, int) else 0] = reason
-
-
-def is_added_usage_event(event: bytes) -> bool:
-    """Tell whether an event has empty `choices` *and* a usage object: the only kind ever taken out (SPEC §7)."""
-    if _USAGE.search(event) is None:
-        return False
-    chunk = _decode_object(data_of(event) or b"")
-    return chunk is not None and _is_usage_only(chunk)
-
-
-def without_usage_event(stream: bytes) -> bytes:
-    """Return a whole stored stream less its usage event."""
-    if _USAGE.search(stream) is None:
-        return stream
-    splitter = EventSplitter(len(stream))
-    events = splitter.feed(stream)
-    return b"".join([event for event in events if not is_added_usage_event(event)]) + splitter.rest()
 
 
 def is_readable(stream: bytes) -> bool:
@@ -146,20 +149,8 @@ def without_obfuscation(stream: bytes) -> bytes:
     return _OBFUSCATION.sub(b"", stream) if b'"obfuscation"' in stream else stream
 
 
-def error_event(error_object: bytes) -> bytes:
-    """Write an error in OpenAI's shape as the last event of a stream that broke."""
-    return b"data: " + error_object + b"\n\n"
-
-
-def _tells(data: bytes) -> bool:
-    return _DONE_MARK in data or _TELLING.search(data) is not None
-
-
-def _is_usage_only(chunk: dict[str, Any]) -> bool:
-    return chunk.get("choices") == [] and isinstance(chunk.get("usage"), dict)
-
-
-def _decode_object(data: bytes) -> dict[str, Any] | None:
+def decode_object(data: bytes) -> dict[str, Any] | None:
+    """Return an event's data as a JSON object; None for anything else."""
     try:
         found = msgspec.json.decode(data)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):

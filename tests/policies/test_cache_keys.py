@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
+from json import dumps
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,6 +14,7 @@ from policies.requests.asked import Dialect, EffectiveRequest, Endpoint
 from policies.requests.body import decode_body
 from policies.requests.completions import CompletionRequest
 from policies.requests.dialects import read_request
+from policies.requests.long_texts import LONG_CHARACTERS
 
 MODEL = "m"
 ALICE = ("user", "org", "user", "alice")
@@ -327,6 +331,42 @@ def test_unknown_values_collide_only_when_they_are_the_same(one: object, other: 
     view = effective('{"model":"m"}').view
     keys = {cache_key(EffectiveRequest(TEXT, {"x": value}, view), MODEL, scope=ALICE) for value in (one, other)}
     assert (len(keys) == 1) is (typed(one) == typed(other))
+
+
+LONG = "word " * 1_000
+LONG_AND_DIFFERENT = {
+    "another character at the end": (LONG, LONG[:-1] + "."),
+    "one character less": (LONG, LONG[:-1]),
+    "the digest that stands for it": (LONG, "~" + sha256(LONG.encode()).hexdigest()),
+    "a long text that begins with a digest": (LONG, "~" + sha256(LONG.encode()).hexdigest() + LONG),
+    "a quote and its escape": (LONG + '"', LONG + r"\""),
+    "an accent and its letter": (LONG + "é", LONG + "e"),
+}
+
+
+@pytest.mark.parametrize(("one", "other"), LONG_AND_DIFFERENT.values(), ids=LONG_AND_DIFFERENT)
+@pytest.mark.parametrize("member", ["prompt", "suffix", "x_vendor"])
+def test_long_texts_are_told_apart(member: str, one: str, other: str) -> None:
+    keys = [key(extended(f"{dumps(member)}:{dumps(text)}")) for text in (one, one, other)]
+    assert keys[0] == keys[1] != keys[2]
+
+
+def test_long_texts_in_each_others_place_are_another_request() -> None:
+    one, other = dumps(LONG), dumps(LONG + ".")
+    assert key(extended(f'"prompt":{one},"suffix":{other}')) != key(extended(f'"prompt":{other},"suffix":{one}'))
+
+
+def test_a_long_text_is_the_same_however_it_is_spelled() -> None:
+    spelled = dumps(LONG + '"é/').replace("/", r"\/")
+    assert key(extended(f'"prompt":[{spelled}]')) == key(extended(f'"prompt":"{LONG}\\"é/"'))
+
+
+@given(st.text(min_size=1), st.text(min_size=1))
+def test_keys_of_long_texts_differ_when_the_texts_do(one: str, other: str) -> None:
+    view = effective('{"model":"m"}').view
+    texts = [text * (LONG_CHARACTERS // len(text) + 1) for text in (one, other)]
+    keys = {cache_key(EffectiveRequest(TEXT, {"prompt": text}, view), MODEL, scope=ALICE) for text in texts}
+    assert len(keys) == len(set(texts))
 
 
 def typed(value: object) -> object:

@@ -14,10 +14,13 @@ from policies.requests.dialects import view_of
 ALICE = Principal("org", "proj", "alice", "key_a")
 MODEL = Model("m", ModelSettings(deployments=(Deployment(upstream="u"),)))
 TEXT, CHAT, VECTOR = Endpoint.COMPLETIONS, Endpoint.CHAT, Endpoint.EMBEDDINGS
+RESPONSE = Endpoint.RESPONSES
+COLD = {"temperature": 0, "store": False}
 BASES: dict[Endpoint, dict[str, Any]] = {
     TEXT: {"prompt": "p"},
     CHAT: {"messages": [{"role": "user", "content": "p"}]},
     VECTOR: {"input": "p"},
+    RESPONSE: {"input": "p"},
 }
 
 
@@ -31,7 +34,8 @@ def plan(
 ) -> Keyed | Bypass:
     fields = {**BASES[endpoint], **(extra or {})}
     effective = EffectiveRequest(endpoint, fields, view_of(endpoint, fields))
-    return plan_cache(effective, MODEL, principal, settings or CacheSettings(), cache_control)
+    settings = settings or CacheSettings()
+    return plan_cache(effective, MODEL, principal, settings, cache_control, end_user=effective.view.end_user)
 
 
 @pytest.mark.parametrize(
@@ -55,6 +59,12 @@ def plan(
         ),
         pytest.param(CHAT, {"seed": 1, "modalities": ["text"]}, id="text output"),
         pytest.param(VECTOR, {}, id="an embedding"),
+        pytest.param(RESPONSE, COLD, id="a response at temperature 0 that is not stored upstream"),
+        pytest.param(RESPONSE, {**COLD, "stream": True}, id="a streamed response"),
+        pytest.param(
+            RESPONSE, {**COLD, "tools": [{"type": "function", "name": "f"}]}, id="a response with the client's function"
+        ),
+        pytest.param(RESPONSE, {**COLD, "previous_response_id": None, "prompt": None}, id="null names nothing"),
     ],
 )
 def test_what_may_be_cached(endpoint: Endpoint, extra: dict[str, Any]) -> None:
@@ -72,6 +82,9 @@ def test_what_may_be_cached(endpoint: Endpoint, extra: dict[str, Any]) -> None:
         pytest.param(TEXT, {"top_p": 0}, "not-deterministic", id="top_p 0 says nothing of temperature"),
         pytest.param(TEXT, {"max_tokens": 1}, "not-deterministic", id="one token"),
         pytest.param(TEXT, {"temperature": 0, "cache_level": 0}, "cache-level", id="cache_level 0"),
+        pytest.param(
+            TEXT, {"max_tokens": 0, "n_predict": 9}, "not-deterministic", id="a ceiling that some server does not obey"
+        ),
         pytest.param(TEXT, {"temperature": 0, "cache_level": 1}, "cache-level", id="cache_level 1"),
         pytest.param(CHAT, {}, "not-deterministic", id="chat with nothing given"),
         pytest.param(CHAT, {"seed": 1, "store": True}, "stored-upstream", id="chat that is stored upstream"),
@@ -81,6 +94,16 @@ def test_what_may_be_cached(endpoint: Endpoint, extra: dict[str, Any]) -> None:
         ),
         pytest.param(CHAT, {"seed": 1, "modalities": ["text", "audio"]}, "audio", id="audio output"),
         pytest.param(CHAT, {"seed": 1, "audio": {"voice": "alloy"}}, "audio", id="a voice"),
+        pytest.param(RESPONSE, {"store": False}, "not-deterministic", id="a response with nothing given"),
+        pytest.param(RESPONSE, {"store": False, "seed": 1}, "not-deterministic", id="responses have no seed"),
+        pytest.param(RESPONSE, {"temperature": 0}, "stored-upstream", id="a response is stored unless it says not"),
+        pytest.param(RESPONSE, {"temperature": 0, "store": None}, "stored-upstream", id="store null says nothing"),
+        pytest.param(RESPONSE, {"temperature": 0, "store": True}, "stored-upstream", id="a response that is stored"),
+        pytest.param(RESPONSE, {**COLD, "previous_response_id": "r"}, "previous-response", id="a continued response"),
+        pytest.param(RESPONSE, {**COLD, "conversation": "c"}, "conversation", id="a conversation"),
+        pytest.param(RESPONSE, {**COLD, "conversation": {"id": "c"}}, "conversation", id="a conversation by object"),
+        pytest.param(RESPONSE, {**COLD, "prompt": {"id": "p"}}, "prompt-template", id="a prompt template"),
+        pytest.param(RESPONSE, {**COLD, "tools": [{"type": "web_search"}]}, "hosted-tools", id="search for a response"),
     ],
 )
 def test_what_may_not_be_cached_and_why(endpoint: Endpoint, extra: dict[str, Any], reason: str) -> None:
@@ -169,6 +192,18 @@ def test_who_shares_an_entry(scope: Any, other: Principal, shares: bool) -> None
     assert (one.key == two.key) is shares
 
 
+def test_whatever_policy_writes_for_the_end_user_the_scope_is_the_clients() -> None:
+    fields = {"prompt": "p", "temperature": 0, "user": "forced"}
+    effective, settings = EffectiveRequest(TEXT, fields, view_of(TEXT, fields)), CacheSettings(scope="end_user")
+
+    def key_for(end_user: str | None) -> str | None:
+        made = plan_cache(effective, MODEL, ALICE, settings, None, end_user=end_user)
+        return made.key if isinstance(made, Keyed) else None
+
+    assert key_for(None) is None
+    assert key_for("a") != key_for("b")
+
+
 def test_end_users_do_not_share() -> None:
     settings = CacheSettings(scope="end_user")
     one, two = (plan({"temperature": 0, "user": name}, settings=settings) for name in ("a", "b"))
@@ -232,3 +267,11 @@ def test_the_client_steers_a_keyed_plan(header: str, expected: dict[str, Any]) -
 
 def test_only_if_cached_stands_beside_a_bypass() -> None:
     assert plan({}, cache_control="only-if-cached") == Bypass("not-deterministic", only_if_cached=True)
+
+
+@pytest.mark.parametrize("name", ["user", "safety_identifier", "metadata", "prompt_cache_key"])
+def test_what_a_response_repeats_of_its_request_keeps_entries_apart(name: str) -> None:
+    one, two = (plan({**COLD, name: value}, endpoint=RESPONSE) for value in ("a", "b"))
+    assert one != two
+    same, other = (plan({"seed": 1, name: value}, endpoint=CHAT) for value in ("a", "b"))
+    assert same == other

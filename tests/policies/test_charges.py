@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from policies.catalog import Model, ModelSettings
-from policies.charges import NOTHING, Charged, Seen, charge, close_ceiling, worst_case
+from policies.charges import NOTHING, Charged, Seen, charge, charge_of_hit, check_input, close_ceiling, worst_case
 from policies.errors import InvalidRequest
 from policies.requests.asked import EffectiveRequest, Endpoint
 from policies.requests.dialects import view_of
@@ -41,6 +42,7 @@ def test_worst_cases(request_: EffectiveRequest, tokens: tuple[int, int]) -> Non
     worst = worst_case(request_, model())
     assert (worst.input_tokens, worst.output_tokens, worst.is_bounded) == (*tokens, True)
     assert worst.tokens == sum(tokens)
+    assert worst.candidates == request_.view.candidates
 
 
 def test_the_worst_case_is_priced() -> None:
@@ -75,6 +77,13 @@ def test_an_open_ceiling_without_any_setting_is_not_bounded() -> None:
             effective(Endpoint.CHAT, max_tokens=5), {"max_output_tokens": 99}, {}, id="given under its old name"
         ),
         pytest.param(effective(Endpoint.EMBEDDINGS, input="x"), {}, {}, id="embeddings have none"),
+        pytest.param(
+            effective(Endpoint.RESPONSES, input="x"),
+            {"max_output_tokens": 99, "token_ceiling": "max_tokens"},
+            {"max_output_tokens": 99},
+            id="responses: under their only name",
+        ),
+        pytest.param(effective(Endpoint.RESPONSES, input="x", max_output_tokens=5), {}, {}, id="responses: given"),
     ],
 )
 def test_open_ceilings_are_written(request_: EffectiveRequest, settings: Any, written: dict[str, int]) -> None:  # noqa: ANN401
@@ -101,6 +110,15 @@ def test_a_ceiling_that_nothing_says_is_asked_for_by_naming_the_setting(settings
     with pytest.raises(InvalidRequest, match=r"models\.m\.max_output_tokens") as caught:
         close_ceiling(effective(Endpoint.CHAT), model(**settings))
     assert caught.value.param == "max_completion_tokens"
+
+
+def test_an_input_that_is_only_named_needs_a_context_window_where_limits_count_it() -> None:
+    named = effective(Endpoint.RESPONSES, input="x", previous_response_id="resp_1")
+    with pytest.raises(InvalidRequest, match=r"models\.m\.context_window") as caught:
+        check_input(named, model())
+    assert caught.value.code == "input_unbounded"
+    check_input(named, model(context_window=100))
+    check_input(effective(Endpoint.RESPONSES, input="x"), model())
 
 
 ONE = effective(prompt=[1, 2, 3], max_tokens=20)
@@ -303,7 +321,40 @@ LEFT = {"is_served": True, "is_abandoned": True}
     ],
 )
 def test_what_an_answer_is_charged(request_: EffectiveRequest, seen: Seen, charged: Charged) -> None:
-    assert charge(request_, model(), worst_case(request_, model()), seen) == charged
+    assert replace(charge(request_, model(), worst_case(request_, model()), seen), completions=0) == charged
+
+
+@pytest.mark.parametrize(
+    ("request_", "seen", "completions"),
+    [
+        pytest.param(TWO, Seen(Usage(3, 9), choices=2, **SERVED), 2, id="the choices of the answer"),
+        pytest.param(TWO, Seen(Usage(3, 9), choices=1, **SERVED), 1, id="also where a server gave fewer"),
+        pytest.param(TWO, Seen(Usage(3, 9), choices=9, **SERVED), 2, id="never more than were asked for"),
+        pytest.param(BEST_TWO, Seen(Usage(3, 9), choices=2, **SERVED), 3, id="with those that it left out"),
+        pytest.param(BEST_TWO, Seen(Usage(3, 9), choices=1, **SERVED), 2, id="in proportion, rounded up"),
+        pytest.param(ECHO_PROMPTS, Seen(None, 0, 80, choices=4, **SERVED), 4, id="of all prompts"),
+        pytest.param(TWO, Seen(None, 3, 9, **SERVED), 2, id="all where nobody counted them"),
+        pytest.param(TWO, Seen(None, 3, 9, **LEFT), 2, id="all that had begun when the client left"),
+        pytest.param(STREAM, Seen(None, **LEFT), 0, id="none before the first token"),
+        pytest.param(TWO, Seen(None, **LEFT), 2, id="what nobody saw of a whole answer"),
+        pytest.param(TWO, Seen(is_served=True), 0, id="none of a failure"),
+        pytest.param(EMBEDDINGS, Seen(Usage(18, 0), **SERVED), 0, id="embeddings are none"),
+    ],
+)
+def test_how_many_completions_are_charged(request_: EffectiveRequest, seen: Seen, completions: int) -> None:
+    assert charge(request_, model(), worst_case(request_, model()), seen).completions == completions
+
+
+@pytest.mark.parametrize(
+    ("usage", "charged"),
+    [
+        pytest.param(Usage(3, 9, 1, 2), Charged(3, 9, 1, 2, 93, "reported", completions=3), id="as was reported"),
+        pytest.param(None, Charged(3, 60, 0, 0, 603, "worst_case", completions=3), id="at worst where nothing was"),
+    ],
+)
+def test_what_a_hit_would_be_charged_in_full(usage: Usage | None, charged: Charged) -> None:
+    priced = model(price={"input": 1.0, "output": 10.0})
+    assert charge_of_hit(priced, worst_case(BEST_TWO, priced), usage) == charged
 
 
 def test_an_estimate_has_no_bound_where_the_hold_had_none() -> None:

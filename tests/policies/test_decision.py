@@ -9,7 +9,7 @@ from policies.catalog import Deployment, ModelSettings, Price
 from policies.decision import Decision, decide
 from policies.errors import Forbidden, InvalidRequest, PolicyViolation, Rejection, UnknownModel
 from policies.policy import Limit, Policy, Rule
-from policies.principals import Principal
+from policies.principals import AppliedPolicy, Principal
 from policies.requests.asked import Action, Dialect, Endpoint
 from policies.requests.dialects import read_request
 from policies.rulebook import Rulebook
@@ -37,7 +37,9 @@ def decided(fields: dict[str, object], *policies: str, models: tuple[str, ...] =
         path_model=None,
         api_version=None,
     )
-    principal = Principal("org", "proj", "alice", "key", models=models, policies=policies)
+    principal = Principal(
+        "org", "proj", "alice", "key", models=models, policies=tuple(AppliedPolicy("key", name) for name in policies)
+    )
     return decide(asked, principal, RULEBOOK, cache_control=None, draw=0.0)
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from policies.catalog import Model, ModelSettings
 from policies.charges import Charged, WorstCase
+from policies.errors import InvalidRequest
 from policies.limits import (
     MORE_THAN_ANY,
     BoundLimit,
@@ -14,30 +15,33 @@ from policies.limits import (
     level_words,
     made_name,
     needs_ceiling,
+    needs_input,
     taken,
     taken_by_hit,
 )
 from policies.policy import Limit
 from policies.principals import Principal
-from policies.requests.asked import EffectiveRequest, Endpoint
-from policies.requests.dialects import view_of
-from policies.usage import Usage
-from policies.windows import MAX_COUNT
+from policies.windows import MAX_COUNT, Tank
 
-FIELDS = {"prompt": "hi", "user": "customer"}
-EFFECTIVE = EffectiveRequest(Endpoint.COMPLETIONS, FIELDS, view_of(Endpoint.COMPLETIONS, FIELDS))
 ALICE = Principal("org", "research", "alice", "key_a")
 ROBOT = Principal("org", "research", "alice", "key_r", is_service_account=True)
-MODEL = Model("m", ModelSettings(deployments=[{"upstream": "u"}]))
-WORST = WorstCase(30, 70, 5)
+UNPRICED = Model("m", ModelSettings(deployments=[{"upstream": "u"}]))
+MODEL = Model("m", ModelSettings(deployments=[{"upstream": "u"}], price={"input": 1.0, "output": 1.0}))
+WORST = WorstCase(30, 70, 500, candidates=4)
 
 
 def limit(**settings: Any) -> Limit:  # noqa: ANN401  settings of a limit
     return Limit(**{"of": "requests", "limit": 5, "per": "minute", "by": ["user"], **settings})
 
 
-def bind(*limits: NamedLimit, principal: Principal = ALICE, worst: WorstCase = WORST) -> tuple[BoundLimit, ...]:
-    return bind_limits(limits, principal, MODEL, EFFECTIVE, worst)
+def bind(
+    *limits: NamedLimit,
+    principal: Principal = ALICE,
+    model: Model = MODEL,
+    end_user: str | None = "customer",
+    worst: WorstCase = WORST,
+) -> tuple[BoundLimit, ...]:
+    return bind_limits(limits, principal, model, end_user, worst)
 
 
 @pytest.mark.parametrize(
@@ -46,6 +50,7 @@ def bind(*limits: NamedLimit, principal: Principal = ALICE, worst: WorstCase = W
         pytest.param({}, "requests-per-minute-by-user", id="quantity, window and scope"),
         pytest.param({"by": ["project", "end_user"]}, "requests-per-minute-by-project-end_user", id="several levels"),
         pytest.param({"of": "concurrency", "per": None}, "concurrency-by-user", id="no window"),
+        pytest.param({"of": "usd", "limit": 0.5}, "usd-per-minute-by-user", id="the amount is no part of it"),
         pytest.param({"per": "90s", "models": ["gpt-*", "a/b"]}, "requests-per-90s-by-user-for-gpt-a-b", id="models"),
     ],
 )
@@ -68,22 +73,69 @@ def test_scopes(by: list[str], principal: Principal, scope: tuple[str, ...]) -> 
     assert bind(NamedLimit("p", limit(by=by)), principal=principal)[0].scope == scope
 
 
-@pytest.mark.parametrize(
-    ("of", "ask", "takes"),
-    [
-        pytest.param("requests", 1, 1, id="a request is one"),
-        pytest.param("tokens", 100, 12, id="tokens are input and output"),
-        pytest.param("concurrency", 1, 0, id="concurrency takes nothing in the end"),
-    ],
-)
-def test_asks_and_takings(of: str, ask: int, takes: int) -> None:
-    bound = bind(NamedLimit("p", limit(of=of, per=None if of == "concurrency" else "minute")))[0]
-    assert (bound.ask, taken(bound, Charged(5, 7))) == (ask, takes)
+def test_requests_without_an_end_user_share_one_count() -> None:
+    assert bind(NamedLimit("p", limit(by=["end_user"])), end_user=None)[0].scope == ("",)
 
 
 TOKENS = {"of": "tokens"}
 FULL = {"of": "tokens", "charge_hits": "full"}
 AT_ONCE = {"of": "concurrency", "per": None}
+USD = {"of": "usd", "limit": 0.5, "per": "month"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "ask", "takes"),
+    [
+        pytest.param({}, 1, 1, id="a request is one"),
+        pytest.param(TOKENS, 100, 12, id="tokens at their worst, and as charged"),
+        pytest.param(USD, 500, 11, id="usd in micro-dollars"),
+        pytest.param(AT_ONCE, 1, 0, id="concurrency takes nothing in the end"),
+    ],
+)
+def test_asks_and_takings(settings: dict[str, Any], ask: int, takes: int) -> None:
+    bound = bind(NamedLimit("p", limit(**settings)))[0]
+    assert (bound.ask, taken(bound, Charged(5, 7, cost_microdollars=11))) == (ask, takes)
+
+
+@pytest.mark.parametrize(
+    ("settings", "quota", "tank"),
+    [
+        pytest.param({}, 5, Tank(5, 1, 12_000), id="requests"),
+        pytest.param(USD, 500_000, Tank(500_000), id="usd a month"),
+        pytest.param(
+            {**USD, "per": "hour", "burst": 1.25}, 500_000, Tank(1_250_000, 5, 36), id="usd that refill, with a burst"
+        ),
+    ],
+)
+def test_limits_are_counted_in_whole_units(settings: dict[str, Any], quota: int, tank: Tank) -> None:
+    named = NamedLimit("p", limit(**settings))
+    assert (named.quota, named.tank) == (quota, tank)
+
+
+@pytest.mark.parametrize(
+    ("settings", "does"),
+    [
+        pytest.param({}, "local", id="requests are counted here"),
+        pytest.param(USD, "deny", id="usd is not given away"),
+        pytest.param({**USD, "on_store_failure": "allow"}, "allow", id="unless somebody says so"),
+    ],
+)
+def test_what_limits_do_without_a_store(settings: dict[str, Any], does: str) -> None:
+    assert NamedLimit("p", limit(**settings)).on_store_failure == does
+
+
+def test_a_limit_in_usd_refuses_a_model_without_a_price_and_says_what_is_missing() -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        bind(NamedLimit("p", limit(**USD)), model=UNPRICED)
+    assert (caught.value.code, caught.value.param) == ("price_missing", "model")
+    assert caught.value.message == (
+        "Limit 'usd-per-month-by-user' of policy 'p' counts what requests cost, and the model 'm' has no price. "
+        "Have models.m.price set in the configuration, or ask for another model."
+    )
+
+
+def test_a_limit_in_usd_for_other_models_needs_no_price_of_this_one() -> None:
+    assert bind(NamedLimit("p", limit(**USD, models=["x"])), model=UNPRICED) == ()
 
 
 @pytest.mark.parametrize(
@@ -92,6 +144,7 @@ AT_ONCE = {"of": "concurrency", "per": None}
         pytest.param({}, "spend", 1, id="requests are spent at once"),
         pytest.param(TOKENS, "miss", 100, id="tokens are held, and not by hits"),
         pytest.param(FULL, "hold", 100, id="unless hits are charged"),
+        pytest.param(USD, "miss", 500, id="usd likewise"),
         pytest.param(AT_ONCE, "hold", 0, id="concurrency is held, and takes nothing in the end"),
     ],
 )
@@ -101,17 +154,19 @@ def test_when_a_limit_is_taken_from(settings: dict[str, Any], taking: str, at_wo
 
 
 @pytest.mark.parametrize(
-    ("settings", "usage", "takes"),
+    ("settings", "takes"),
     [
-        pytest.param({}, Usage(5, 7), 1, id="a hit is a request"),
-        pytest.param(AT_ONCE, Usage(5, 7), 0, id="it takes no concurrency in the end"),
-        pytest.param(TOKENS, Usage(5, 7), 0, id="and no tokens"),
-        pytest.param(FULL, Usage(5, 7), 12, id="unless it is charged in full: what was reported"),
-        pytest.param(FULL, None, 100, id="or what was asked, where nothing was"),
+        pytest.param({}, 1, id="a hit is a request"),
+        pytest.param(AT_ONCE, 0, id="it takes no concurrency in the end"),
+        pytest.param(TOKENS, 0, id="and no tokens"),
+        pytest.param(FULL, 12, id="unless it is charged in full"),
+        pytest.param(USD, 0, id="nor usd"),
+        pytest.param({**USD, "charge_hits": "full"}, 11, id="unless it is charged in full too"),
     ],
 )
-def test_what_a_hit_takes(settings: dict[str, Any], usage: Usage | None, takes: int) -> None:
-    assert taken_by_hit(bind(NamedLimit("p", limit(**settings)))[0], usage) == takes
+def test_what_a_hit_takes(settings: dict[str, Any], takes: int) -> None:
+    full = Charged(5, 7, cost_microdollars=11)
+    assert taken_by_hit(bind(NamedLimit("p", limit(**settings)))[0], full) == takes
 
 
 def test_an_absurd_ask_is_more_than_any_limit() -> None:
@@ -156,8 +211,22 @@ def test_limits_bind_the_models_they_name(models: list[str] | None, binds: bool)
     assert needs_ceiling([named], MODEL) is binds
 
 
-def test_only_limits_that_hold_need_a_ceiling() -> None:
-    assert not needs_ceiling([NamedLimit("p", limit()), NamedLimit("p", limit(of="concurrency", per=None))], MODEL)
+@pytest.mark.parametrize(
+    ("settings", "needed"),
+    [
+        pytest.param({}, (False, False), id="requests need neither"),
+        pytest.param(AT_ONCE, (False, False), id="nor does concurrency"),
+        pytest.param({"of": "completions"}, (False, False), id="nor do completions"),
+        pytest.param({"of": "input_tokens"}, (True, False), id="input needs its own size"),
+        pytest.param({"of": "output_tokens"}, (False, True), id="output its ceiling"),
+        pytest.param(TOKENS, (True, True), id="tokens both"),
+        pytest.param(USD, (True, True), id="and so does what they cost"),
+        pytest.param({**USD, "models": ["x"]}, (False, False), id="but not for other models"),
+    ],
+)
+def test_what_has_to_be_known_of_a_request(settings: dict[str, Any], needed: tuple[bool, bool]) -> None:
+    limits = [NamedLimit("p", limit(**settings))]
+    assert (needs_input(limits, MODEL), needs_ceiling(limits, MODEL)) == needed
 
 
 def test_a_limit_says_whose_it_is() -> None:

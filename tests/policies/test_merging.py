@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from policies.merging import BUILT_IN, EffectivePolicy, MergedRule, Part, is_same, merge
+from policies.merging import BUILT_IN, EffectivePolicy, Forced, MergedRule, Part, is_same, merge
 from policies.policy import CacheSettings, Limit, Policy, Rule
 
 
@@ -26,15 +26,22 @@ def merged_rule(*levels: dict[str, Any]) -> MergedRule:
         pytest.param([{"min": 1}, {"min": 2}, {"min": 0}], "min", Part(2, "b"), id="the largest minimum"),
         pytest.param([{"max": 8}, {"min": 2}], "max", Part(8, "a"), id="parts come from different levels"),
         pytest.param(
-            [{"allowed": [1, 2, 3]}, {"allowed": [3, 2, 9]}], "allowed", Part((2, 3), "b"), id="common values"
+            [{"allowed": [1, 2]}, {"allowed": [1, 3], "on_violation": "clamp"}, {"allowed": [1, 4]}],
+            "allowed",
+            (Part((1, 2), "a"), Part((1, 3), "b", "clamp"), Part((1, 4), "c")),
+            id="every list holds, each under its own name and in its own manner",
         ),
-        pytest.param([{"allowed": [1]}, {"allowed": [1, 2]}], "allowed", Part((1,), "a"), id="the inner took nothing"),
-        pytest.param([{"allowed": [True]}, {"allowed": [1]}], "allowed", Part((), "b"), id="true is no 1"),
+        pytest.param([{"allowed": [1, 2, 3]}, {"allowed": [3, 2, 9]}], "listed", (2, 3), id="common values"),
+        pytest.param([{"allowed": [True]}, {"allowed": [1]}], "listed", (), id="true is no 1"),
+        pytest.param([{"max": 1}], "listed", None, id="no list at all"),
         pytest.param([{"default": 1}, {"default": 2}], "default", Part(2, "b"), id="the inner default"),
         pytest.param([{"default": 1}, {"max": 2}], "default", Part(1, "a"), id="the only default"),
         pytest.param([{"force": 1}, {"force": 2}], "force", Part(1, "a"), id="the outer level forces"),
         pytest.param(
-            [{"force": 1}, {"forbid": "drop"}], "forbid", None, id="what is forced cannot be forbidden within"
+            [{"force": 1}, {"forbid": "drop"}], "force", Part(1, "a"), id="what is forced stays forced within"
+        ),
+        pytest.param(
+            [{"force": 1}, {"forbid": "drop"}], "forbid", Part("drop", "b"), id="and is forbidden where it does not fit"
         ),
         pytest.param([{"forbid": "drop"}, {"force": 1}], "force", None, id="what is forbidden cannot be forced within"),
         pytest.param([{"forbid": "reject"}, {"force": 1}], "force", None, id="however it is forbidden"),
@@ -48,9 +55,33 @@ def merged_rule(*levels: dict[str, Any]) -> MergedRule:
         ),
         pytest.param([{"forbid": "reject"}, {"forbid": "drop"}], "forbid", Part("reject", "a"), id="and stays"),
         pytest.param([{"default": 3}, {"forbid": "drop"}], "default", None, id="what is forbidden has no default"),
+        pytest.param([{"max": 4}, {"max": 8, "override": True}], "max", Part(8, "b"), id="an override loosens"),
+        pytest.param([{"min": 2}, {"max": 8, "override": True}], "min", None, id="and lifts what it does not repeat"),
+        pytest.param(
+            [{"max": 4}, {"max": 8, "override": True}, {"max": 6}], "max", Part(6, "c"), id="levels within still bind"
+        ),
+        pytest.param(
+            [{"max": 4, "override": True}, {"max": 8}], "max", Part(4, "a"), id="an outer override overrides nothing"
+        ),
+        pytest.param(
+            [{"strip_trailing_space": True}, {"max": 1}], "strip", Part(value=True, policy="a"), id="stripping stays"
+        ),
+        pytest.param(
+            [{"add": ["x", "y"]}, {"add": ["y", "z"]}],
+            "add",
+            (Part("x", "a"), Part("y", "a"), Part("z", "b")),
+            id="every added text once, named after the outermost",
+        ),
+        pytest.param(
+            [{"add": ["x"], "on_violation": "clamp"}, {"add": ["x"]}],
+            "add",
+            (Part("x", "a", "reject"),),
+            id="what one level refuses for is refused for",
+        ),
+        pytest.param([{"pseudonymise": True}, {"force": "u"}], "force", Part(Forced.PSEUDONYM, "a"), id="a pseudonym"),
     ],
 )
-def test_the_stricter_part_wins(levels: list[dict[str, Any]], part: str, expected: Part | None) -> None:
+def test_the_stricter_part_wins(levels: list[dict[str, Any]], part: str, expected: object) -> None:
     assert getattr(merged_rule(*levels), part) == expected
 
 
@@ -108,3 +139,55 @@ def test_nothing_configured_is_nothing_ruled() -> None:
 )
 def test_json_values_are_compared_with_their_type(one: object, other: object, *, expected: bool) -> None:
     assert is_same(one, other) is expected
+
+
+@pytest.mark.parametrize(
+    ("levels", "expected"),
+    [
+        pytest.param([{}, {}], None, id="nothing said: forward"),
+        pytest.param([{"unknown_parameters": "drop"}, {}], Part("drop", "a"), id="the outer level stays"),
+        pytest.param(
+            [{"unknown_parameters": "drop"}, {"unknown_parameters": "reject"}], Part("reject", "b"), id="the stricter"
+        ),
+        pytest.param(
+            [{"unknown_parameters": "reject"}, {"unknown_parameters": "forward"}], Part("reject", "a"), id="not looser"
+        ),
+        pytest.param(
+            [{"unknown_parameters": "reject"}, {"unknown_parameters": "forward", "override": True}],
+            None,
+            id="an override forwards",
+        ),
+    ],
+)
+def test_the_stricter_word_on_unknown_parameters_wins(levels: list[dict[str, Any]], expected: Part | None) -> None:
+    assert merge([(name, Policy(**level)) for name, level in zip("abc", levels, strict=False)]).unknown == expected
+
+
+@pytest.mark.parametrize(
+    ("levels", "refused_by"),
+    [
+        pytest.param([{}, {}], None, id="no list"),
+        pytest.param([{"models": ["gpt-*"]}, {}], None, id="on the only list, by a wildcard"),
+        pytest.param([{"models": ["gpt-*"]}, {"models": ["gpt-3"]}], "b", id="on one of two lists"),
+        pytest.param([{"models": ["gpt-3"]}, {"models": ["*"]}], "a", id="an inner list lifts nothing"),
+        pytest.param([{"models": ["gpt-3"]}, {"models": ["*"], "override": True}], None, id="but an override does"),
+        pytest.param([{"models": ["gpt-3"]}, {"override": True}], "a", id="one that says nothing of models does not"),
+    ],
+)
+def test_a_model_must_be_on_every_list(levels: list[dict[str, Any]], refused_by: str | None) -> None:
+    merged = merge([(name, Policy(**level)) for name, level in zip("abc", levels, strict=False)])
+    refusing = merged.refusing_model("gpt-4")
+    assert (refusing and refusing.policy) == refused_by
+
+
+def test_a_policy_marked_override_overrides_with_all_its_rules() -> None:
+    outer = Policy(parameters={"n": Rule(max=1), "best_of": Rule(max=1)})
+    merged = merge([("a", outer), ("b", Policy(parameters={"n": Rule(max=9)}, override=True))])
+    assert (merged.parameters["n"].max, merged.parameters["best_of"].max) == (Part(9, "b"), Part(1, "a"))
+
+
+def test_observed_rules_bind_nobody_and_combine_among_themselves() -> None:
+    observing = Policy(parameters={"n": Rule(max=2, mode="observe")})
+    merged = merge([("a", Policy(parameters={"n": Rule(max=4)})), ("b", observing)])
+    assert merged.parameters["n"].max == Part(4, "a")
+    assert merged.observed["n"].max == Part(2, "b")

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from policies.catalog import Price
-from policies.pricing import cost_microdollars
+from policies.pricing import cost_microdollars, microdollars, write_usd
 
 
 @pytest.mark.parametrize(
@@ -26,3 +26,39 @@ def test_costs(price: Price | None, counts: tuple[int, int, int], cost: int) -> 
     input_tokens, output_tokens, cached = counts
     found = cost_microdollars(price, input_tokens=input_tokens, output_tokens=output_tokens, cached_input_tokens=cached)
     assert found == cost
+
+
+@pytest.mark.parametrize(
+    ("usd", "parts"),
+    [
+        pytest.param(0, 0, id="nothing"),
+        pytest.param(5, 5_000_000, id="whole dollars"),
+        pytest.param(0.1, 100_000, id="a tenth, which no float holds exactly"),
+        pytest.param(0.000001, 1, id="the smallest part that is counted"),
+        pytest.param(1e-6, 1, id="however it is written"),
+        pytest.param(4.35, 4_350_000, id="a product that floats get wrong"),
+        pytest.param(9_999_999.999999, 9_999_999_999_999, id="with all digits there are"),
+    ],
+)
+def test_amounts_of_usd_are_exact(usd: float, parts: int) -> None:
+    assert microdollars(usd) == parts
+
+
+@pytest.mark.parametrize("usd", [0.0000001, 1.2345678, 5e-324])
+def test_parts_of_a_micro_dollar_are_refused(usd: float) -> None:
+    with pytest.raises(ValueError, match="write at most six decimals"):
+        microdollars(usd)
+
+
+@pytest.mark.parametrize(
+    ("parts", "text"),
+    [
+        pytest.param(0, "0 USD", id="nothing"),
+        pytest.param(12_345, "0.012345 USD", id="all six decimals"),
+        pytest.param(1_000, "0.001 USD", id="no idle zeros"),
+        pytest.param(10_000_000, "10 USD", id="whole dollars keep theirs"),
+        pytest.param(10**13 + 1, "10000000.000001 USD", id="large amounts to the last part"),
+    ],
+)
+def test_amounts_of_usd_are_written_exactly(parts: int, text: str) -> None:
+    assert write_usd(parts) == text

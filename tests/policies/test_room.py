@@ -80,8 +80,28 @@ def test_what_can_never_fit_is_said_to_be_so() -> None:
     assert "it can never fit" in refuse([room(Level(), ask=6)]).message
 
 
-def test_a_monthly_limit_is_a_quota() -> None:
-    assert refuse([room(Level(spent=5), span=MONTH, per="month")]).code == "insufficient_quota"
+@pytest.mark.parametrize(
+    ("blocking", "code"),
+    [
+        pytest.param(room(Level(spent=5), span=MONTH, per="month"), "insufficient_quota", id="a monthly limit"),
+        pytest.param(room(Level(spent=5_000_000), of="usd", per="hour"), "insufficient_quota", id="one of usd"),
+        pytest.param(room(Level(spent=5), of="completions", per="day"), "rate_limit_exceeded", id="another"),
+    ],
+)
+def test_budgets_are_quotas(blocking: Room, code: str) -> None:
+    assert refuse([blocking]).code == code
+
+
+def test_a_refusal_says_amounts_of_usd_in_usd() -> None:
+    at = room(Level(spent=499_000), ask=12_345, span=MONTH, of="usd", limit=0.5, per="month")
+    assert refuse([at]).message == (
+        "Limit 'name' of policy 'p' (0.5 USD per month for user alice) has no room for this request: "
+        "it asks for 0.012345 USD, 0.001 USD left; it fits in 500 s (about 8 min)."
+    )
+
+
+def test_a_refusal_names_what_has_two_words() -> None:
+    assert "(5 input tokens per minute for user alice)" in refuse([room(Level(spent=5), of="input_tokens")]).message
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pytest
 from policies.catalog import Deployment, ModelSettings
 from policies.errors import UnknownModel
 from policies.policy import Limit, Policy, Rule
-from policies.principals import Principal
+from policies.principals import AppliedPolicy, Principal
 from policies.rulebook import Rulebook
 
 MODELS = {
@@ -20,12 +20,18 @@ RULEBOOK = Rulebook(MODELS, POLICIES, {"b"})
 
 
 def principal(*, models: tuple[str, ...] = ("*",), policies: tuple[str, ...] = ()) -> Principal:
-    return Principal("org", "proj", "alice", "key", models=models, policies=policies)
+    return Principal(
+        "org", "proj", "alice", "key", models=models, policies=tuple(AppliedPolicy("key", name) for name in policies)
+    )
 
 
 def test_a_model_is_found_by_its_name_and_its_aliases() -> None:
     assert RULEBOOK.model("davinci") is RULEBOOK.model("instruct")
     assert RULEBOOK.model("davinci").name == "instruct"
+
+
+def test_a_model_that_is_not_there_is_not_found() -> None:
+    assert RULEBOOK.find_model("none") is None
 
 
 @pytest.mark.parametrize("name", ["", "Instruct", "instruct ", "org", "org/smal", "*"])

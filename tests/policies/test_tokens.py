@@ -7,7 +7,7 @@ import pytest
 from policies.catalog import Model, ModelSettings
 from policies.requests.asked import EffectiveRequest, Endpoint
 from policies.requests.dialects import view_of
-from policies.tokens import bound_input_tokens, estimate_input_tokens
+from policies.tokens import bound_input_tokens, bound_sent_tokens, estimate_input_tokens
 
 MODEL = Model("m", ModelSettings(deployments=[{"upstream": "u"}]))
 BARE = Model("m", ModelSettings(deployments=[{"upstream": "u"}], request_overhead_tokens=0, message_overhead_tokens=0))
@@ -31,6 +31,10 @@ def effective(endpoint: Endpoint, **fields: Any) -> EffectiveRequest:  # noqa: A
             effective(Endpoint.COMPLETIONS, prompt=[5, 6], suffix="end"), 2 + 3 + 24, 3, id="a suffix is text"
         ),
         pytest.param(effective(Endpoint.EMBEDDINGS, input=["abcd", "efgh"]), 8 + 8 + 32, 2, id="inputs of embeddings"),
+        pytest.param(effective(Endpoint.RESPONSES, input="abcd"), 4 + 24, 1, id="a response's input"),
+        pytest.param(
+            effective(Endpoint.RESPONSES, input="abcd", instructions="efgh"), 8 + 8 + 32, 2, id="and its instructions"
+        ),
     ],
 )
 def test_input_is_bounded_and_estimated(request_: EffectiveRequest, bound: int, estimate: int) -> None:
@@ -102,6 +106,7 @@ def test_a_tools_property_is_a_property_whatever_its_name(name: str) -> None:
         (Endpoint.COMPLETIONS, {"prompt": "a"}),
         (Endpoint.EMBEDDINGS, {"input": "a"}),
         (Endpoint.CHAT, {"messages": [message("a")]}),
+        (Endpoint.RESPONSES, {"input": "a"}),
     ],
 )
 def test_what_some_server_may_read_counts(endpoint: Endpoint, fields: dict[str, Any]) -> None:
@@ -118,3 +123,16 @@ def test_brackets_count_however_deep() -> None:
 
 def test_an_estimate_takes_images_at_their_most() -> None:
     assert estimate_input_tokens(effective(Endpoint.CHAT, messages=[message([IMAGE])]), MODEL) > 2_048
+
+
+def test_an_input_that_is_partly_named_only_counts_as_all_that_its_model_can_read() -> None:
+    request = effective(Endpoint.RESPONSES, input="abcd", previous_response_id="resp_1")
+    windowed = Model("m", ModelSettings(deployments=[{"upstream": "u"}], context_window=1_000))
+    assert (bound_input_tokens(request, windowed), estimate_input_tokens(request, windowed)) == (1_000, 1_000)
+    assert (bound_input_tokens(request, MODEL), estimate_input_tokens(request, MODEL)) == (None, 1)
+    assert bound_sent_tokens(request, windowed) == bound_sent_tokens(request, MODEL) == 4 + 24
+
+
+def test_an_input_is_measured_once() -> None:
+    request = effective(Endpoint.CHAT, messages=[{"role": "user", "content": "hi"}])
+    assert request.input_size is request.input_size

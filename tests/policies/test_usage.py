@@ -148,6 +148,12 @@ PROMPT = "the secret prompt"
         pytest.param(
             CompletionRequest, {"x": 1, "messages": []}, {}, id="what the endpoint's API does not name is not"
         ),
+        pytest.param(
+            CompletionRequest,
+            {"n_predict": -1, "max_output_tokens": "many"},
+            {"n_predict": -1, "max_output_tokens_count": 1},
+            id="but the token ceiling under another's name is",
+        ),
     ],
 )
 def test_parameters_are_recorded_without_text(
@@ -157,7 +163,7 @@ def test_parameters_are_recorded_without_text(
 
 
 def test_unknown_fields_are_recorded_by_name() -> None:
-    fields = {"prompt": "p", "num_ctx": 5, "user": "alice", "guided_json": {"a": PROMPT}, "n": 1}
+    fields = {"prompt": "p", "num_ctx": 5, "user": "alice", "guided_json": {"a": PROMPT}, "n": 1, "top_k": None}
     assert unknown_fields(CompletionRequest, fields) == ("num_ctx", "guided_json")
 
 

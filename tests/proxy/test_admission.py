@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 FIVE = {"of": "requests", "limit": 5, "per": "minute", "by": ["user"]}
 HUNDRED = {"of": "tokens", "limit": 100, "per": "minute", "by": ["user"]}
 EIGHT = {"of": "concurrency", "limit": 8, "by": ["key"]}
+USD = {"of": "usd", "limit": 0.5, "per": "month", "by": ["user"]}
+PRICED = {"price": {"input": 1_000.0, "output": 2_000.0}}
+"""So that an input token costs 1,000 micro-dollars, and an output token 2,000."""
 ALL = (FIVE, HUNDRED, EIGHT)
 RATE = "rate_limit_exceeded"
 
@@ -108,6 +111,65 @@ async def test_more_than_was_held_is_booked_in_full_and_counted(valkey: StoreSer
         assert spent(client, "tokens") == 301
 
 
+QUANTITIES = ("requests", "tokens", "input_tokens", "output_tokens", "completions", "usd")
+
+
+def of_each_quantity(**settings: Any) -> list[dict[str, Any]]:  # noqa: ANN401  settings of a limit
+    return [{"of": of, "limit": 1_000_000, "per": "month", "by": ["user"], **settings} for of in QUANTITIES]
+
+
+async def test_every_quantity_is_held_at_worst_and_settled_to_the_truth(any_store: StoreServer, tmp_path: Path) -> None:
+    limits = of_each_quantity()
+    decided = decision(limits, model=PRICED, prompt=[1, 2, 3], max_tokens=10, n=2, best_of=4)
+    async with worker(any_store.url, tmp_path) as at, at.admissions.admit(decided, exchange(decided)) as admission:
+        with any_store.client() as client:
+            holds = [int(client.hget(count.key, "held")) for count in admission.counts]
+            told = admission._exchange  # noqa: SLF001  what the handler has at hand
+            served(told, Usage(3, 7))
+            told.answer.finish_reasons = {0: "stop", 1: "length"}
+            await admission.settle()
+            takes = [int(client.hget(count.key, "spent")) for count in admission.counts]
+            assert held(client) == 0
+            record = json.loads(records(client)[0])
+    # 4 candidates of 10 tokens each; requests are spent at once
+    assert dict(zip(QUANTITIES, holds, strict=True)) == {
+        "requests": 0,
+        "tokens": 43,
+        "input_tokens": 3,
+        "output_tokens": 40,
+        "completions": 4,
+        "usd": 83_000,
+    }
+    assert dict(zip(QUANTITIES, takes, strict=True)) == {
+        "requests": 1,
+        "tokens": 10,
+        "input_tokens": 3,
+        "output_tokens": 7,
+        "completions": 4,
+        "usd": 17_000,
+    }
+    assert (record["completions"], record["cost_microdollars"]) == (4, 17_000)
+
+
+@pytest.mark.parametrize(
+    ("choices", "took"),
+    [
+        pytest.param(2, 2, id="all that were asked for"),
+        pytest.param(1, 1, id="those that a server gave that makes one only"),
+    ],
+)
+async def test_completions_are_the_choices_of_the_answer(
+    valkey: StoreServer, tmp_path: Path, choices: int, took: int
+) -> None:
+    decided = decision([{"of": "completions", "limit": 9, "per": "day", "by": ["user"]}], n=2)
+    told = exchange(decided)
+    async with worker(valkey.url, tmp_path) as at, at.admissions.admit(decided, told):
+        served(told, Usage(3, 7))
+        told.answer.finish_reasons = dict.fromkeys(range(choices), "stop")
+    with valkey.client() as client:
+        assert (held(client), spent(client, "completions")) == (0, took)
+
+
 async def test_streams_without_a_report_count_what_was_seen(valkey: StoreServer, tmp_path: Path) -> None:
     decided = decision([HUNDRED], prompt="case-0123456789", max_tokens=33, stream=True)
     passed = 0
@@ -132,13 +194,14 @@ async def test_concurrency_is_given_back_at_the_end(valkey: StoreServer, tmp_pat
 
 
 async def test_a_failure_before_the_first_token_costs_the_request_alone(valkey: StoreServer, tmp_path: Path) -> None:
-    decided = decision(ALL)
+    decided = decision(of_each_quantity(), model=PRICED)
     async with worker(valkey.url, tmp_path) as at:
         with pytest.raises(NoUpstreamLeft):
             async with at.admissions.admit(decided, exchange(decided)):
                 raise NoUpstreamLeft("nobody there")
     with valkey.client() as client:
-        assert (held(client), spent(client, "requests"), spent(client, "tokens")) == (0, 1, 0)
+        assert [spent(client, of) for of in QUANTITIES] == [1, 0, 0, 0, 0, 0]
+        assert held(client) == 0
         assert json.loads(records(client)[0])["outcome"] == "upstream_error"
 
 
@@ -189,6 +252,28 @@ async def test_hits_are_charged_where_the_policy_says_so(valkey: StoreServer, tm
         assert [await go(at, decided) for _ in range(3)] == ["hit", "refused", "refused"]
     with valkey.client() as client:
         assert (held(client), spent(client, "tokens")) == (0, 80)
+
+
+@pytest.mark.parametrize(
+    ("settings", "takes"),
+    [
+        pytest.param({}, [2, 10, 3, 7, 2, 17_000], id="a hit takes requests only"),
+        pytest.param(
+            {"charge_hits": "full"}, [2, 20, 6, 14, 4, 34_000], id="or all that its answer took when it was made"
+        ),
+    ],
+)
+async def test_what_hits_take_of_every_quantity(
+    valkey: StoreServer, tmp_path: Path, settings: dict[str, Any], takes: list[int]
+) -> None:
+    decided = decision(of_each_quantity(**settings), model=PRICED, prompt=[1, 2, 3], n=2, temperature=0)
+    async with worker(valkey.url, tmp_path) as at:
+        await store_answer(at, decided, Usage(3, 7))
+        assert await go(at, decided) == "hit"
+        counts = at.admissions.reservations.counts(decided.limits, at.admissions.now())
+    with valkey.client() as client:
+        assert [int(client.hget(count.key, "spent")) for count in counts] == takes
+        assert held(client) == 0
 
 
 @pytest.mark.parametrize(
@@ -299,17 +384,18 @@ async def test_a_cache_that_is_away_is_a_miss(valkey: StoreServer, tmp_path: Pat
         pytest.param({**FIVE, "limit": 0}, {}, (RATE, None), id="a limit of nothing: never"),
         pytest.param({**HUNDRED, "limit": 9, "per": "month"}, {}, ("insufficient_quota", None), id="a monthly budget"),
         pytest.param(HUNDRED, {"n": 128, "max_tokens": 10**18}, (RATE, None), id="an absurd ask"),
+        pytest.param({**USD, "limit": 0.01}, {}, ("insufficient_quota", None), id="usd"),
     ],
 )
 async def test_what_a_refusal_says(
     valkey: StoreServer, tmp_path: Path, limit: dict[str, Any], fields: dict[str, Any], said: tuple[str, int | None]
 ) -> None:
     async with worker(valkey.url, tmp_path) as at:
-        await go(at, decision([limit]))
-        refused = await refusal(at, decision([limit], **fields))
+        await go(at, decision([limit], model=PRICED))
+        refused = await refusal(at, decision([limit], model=PRICED, **fields))
         assert (refused.code, refused.retry_after_seconds) == said
         assert {"RateLimit", "RateLimit-Policy"} <= {name for name, _ in refused.headers}
-        assert at.metrics.limit_refusals_total.series()[0][0] == ["p", decision([limit]).limits[0].name]
+        assert at.metrics.limit_refusals_total.series()[0][0] == ["p", decision([limit], model=PRICED).limits[0].name]
 
 
 # Leaving
@@ -493,6 +579,14 @@ async def test_a_limit_that_says_deny_is_a_503_that_says_when_to_retry(tmp_path:
     assert "tokens-per-minute-by-user" in caught.value.message
 
 
+async def test_a_limit_of_usd_says_deny_unless_it_is_told_otherwise(tmp_path: Path) -> None:
+    async with worker("unix:///nowhere", tmp_path) as at:
+        with pytest.raises(StoreUnavailable, match="usd-per-month-by-user"):
+            await go(at, decision([USD], model=PRICED))
+        local = decision([{**USD, "limit": 0.1, "on_store_failure": "local"}], model=PRICED)  # 0.058 USD each
+        assert [await go(at, local, Usage(26, 16)) for _ in range(2)] == ["passed", "refused"]
+
+
 async def test_what_a_store_says_of_itself_reaches_the_log_and_no_client(valkey: StoreServer, tmp_path: Path) -> None:
     decided = decision([{**FIVE, "on_store_failure": "deny"}])
     async with worker(valkey.url, tmp_path) as at:
@@ -577,7 +671,9 @@ async def test_a_store_that_lost_everything_is_settled_into_without_harm(valkey:
 async def test_a_hold_whose_owner_died_is_booked_at_its_worst_case_and_the_truth_replaces_it(
     valkey: StoreServer, tmp_path: Path
 ) -> None:
-    decided = decision([HUNDRED, EIGHT], max_tokens=20)  # 46 at worst
+    completions = {"of": "completions", "limit": 9, "per": "day", "by": ["user"]}
+    limits = [HUNDRED, EIGHT, USD, completions]
+    decided = decision(limits, model=PRICED, max_tokens=20)  # 26 + 20 tokens at worst
     async with worker(valkey.url, tmp_path / "a", lease_seconds=0.3) as dying:
         told = exchange(decided)
         admission = dying.admissions.admit(decided, told)
@@ -588,10 +684,12 @@ async def test_a_hold_whose_owner_died_is_booked_at_its_worst_case_and_the_truth
             await eventually(lambda: other.metrics.reservations_expired_total.value == 1)
         with valkey.client() as client:
             assert (held(client), spent(client, "tokens")) == (0, 46)
+            assert (spent(client, "usd"), spent(client, "completions")) == (66_000, 1)
             assert json.loads(records(client)[0])["outcome"] == "orphaned"
             served(told, Usage(5, 5))
             await admission.settle()
             assert 10 <= spent(client, "tokens") <= 12
+            assert (spent(client, "usd"), spent(client, "completions")) == (15_000, 1)
             assert [json.loads(record)["known"] for record in records(client)] == ["worst_case", "reported"]
 
 

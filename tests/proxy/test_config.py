@@ -84,7 +84,12 @@ def test_defaults_are_the_specifications() -> None:
 
 def test_a_principal_has_the_policies_of_all_its_levels_outermost_first() -> None:
     principal = many_levels(policy="one").principals()[HASHES[0]]
-    assert principal.policies == ("all", "team", "person", "one")
+    assert principal.policies == (
+        ("organization", "all"),
+        ("project", "team"),
+        ("user", "person"),
+        ("key", "one"),
+    )
     assert (principal.organization, principal.project, principal.owner, principal.key) == (
         "org",
         "proj",
@@ -93,14 +98,16 @@ def test_a_principal_has_the_policies_of_all_its_levels_outermost_first() -> Non
     )
 
 
-def test_a_policy_named_on_two_levels_applies_once() -> None:
-    assert many_levels(policy="team").principals()[HASHES[0]].policies == ("all", "team", "person")
+def test_a_policy_named_on_two_levels_stands_on_both_and_is_named_once() -> None:
+    principal = many_levels(policy="team").principals()[HASHES[0]]
+    assert [applied.level for applied in principal.policies if applied.name == "team"] == ["project", "key"]
+    assert principal.policy_names == ("all", "team", "person")
 
 
 def test_a_service_account_has_no_users_policy() -> None:
     principal = many_levels(user=None, service_account="alice").principals()[HASHES[0]]
     assert principal.is_service_account
-    assert principal.policies == ("all", "team")
+    assert principal.policy_names == ("all", "team")
 
 
 @pytest.mark.parametrize(
@@ -156,6 +163,22 @@ def test_the_version_follows_what_decides_and_nothing_else() -> None:
 def test_settings_made_in_code_are_held_to_the_same() -> None:
     with pytest.raises(ValidationError, match='unknown policy "x"'):
         configure(organization={"policy": "x"})
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        pytest.param({}, "pseudonyms are made with a secret: give pseudonym_key", id="no secret"),
+        pytest.param({"pseudonym_key": "secret"}, None, id="a secret"),
+    ],
+)
+def test_pseudonyms_need_a_secret(settings: dict[str, Any], problem: str | None) -> None:
+    policies = {"p": {"parameters": {"user": {"pseudonymise": True}}}}
+    if problem is None:
+        assert configure(policies=policies, **settings).rulebook().pseudonym_key == b"secret"
+    else:
+        with pytest.raises(ValidationError, match=problem):
+            configure(policies=policies, **settings)
 
 
 def test_settings_cannot_be_changed() -> None:

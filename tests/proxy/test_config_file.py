@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from proxy.config import Configuration
 from proxy.config_file import DEFAULT_NAME, ConfigurationError, default_path, load
 
 HASH = "ab" * 32
@@ -324,9 +325,42 @@ BAD = [
         id="a limit by something unknown",
     ),
     pytest.param(
-        "policies: {d: {limits: [{of: usd, limit: 5, per: month, by: [user]}]}}",
-        ["1: policies.d.limits[0].of: must be 'requests', 'tokens' or 'concurrency', not 'usd'"],
+        "policies: {d: {limits: [{of: eur, limit: 0.5, per: month, by: [user]}]}}",
+        [
+            "1: policies.d.limits[0].of: must be 'requests', 'tokens', 'input_tokens', 'output_tokens', 'completions'",
+            "'completions', 'usd' or 'concurrency', not 'eur'",
+        ],
         id="a limit of what is not counted",
+    ),
+    pytest.param(
+        "policies: {d: {limits: [{of: completions, limit: 0.5, per: day, by: [user]}]}}",
+        ["1: policies.d.limits[0].limit: 0.5 is no whole number; only an amount of usd has decimals"],
+        id="half a completion",
+    ),
+    pytest.param(
+        "policies: {d: {limits: [{of: usd, limit: 5, burst: 0.0000001, per: 1d, by: [user]}]}}",
+        ["1: policies.d.limits[0].burst: 1e-07 USD is no whole number of micro-dollars; write at most six decimals"],
+        id="a part of a micro-dollar",
+    ),
+    pytest.param(
+        "policies: {d: {limits: [{of: usd, limit: 10000000.5, per: month, by: [user]}]}}",
+        ["1: policies.d.limits[0].limit: must be 10000000 or less, not 10000000.5"],
+        id="a limit of usd above the largest",
+    ),
+    pytest.param(
+        "policies: {d: {limits: [{of: usd, limit: -0.5, per: month, by: [user]}]}}",
+        ["1: policies.d.limits[0].limit: must be 0 or more, not -0.5"],
+        id="a limit below nothing",
+    ),
+    pytest.param(
+        "policies: {d: {limits: [{of: usd, limit: .inf, per: month, by: [user]}]}}",
+        ["1: policies.d.limits[0].limit: must be 10000000 or less, not inf"],
+        id="a limit without end",
+    ),
+    pytest.param(
+        "policies: {d: {limits: [{of: usd, limit: true, per: month, by: [user]}]}}",
+        ["1: policies.d.limits[0].limit: must be a number, not true or false"],
+        id="a limit that is no number",
     ),
     pytest.param(
         "policies: {d: {limits: [{of: tokens, limit: 5, per: day, by: [user], hold: none}]}}",
@@ -374,6 +408,15 @@ def test_a_limit_may_say_that_it_holds_the_worst_case(tmp_path: Path) -> None:
     limit = "{of: tokens, limit: 200000, per: day, by: [user], hold: worst_case}"
     made = load(write(tmp_path, BASE.replace("parameters: {n: {max: 4}}", f"limits: [{limit}]")), {})
     assert made.policies["default"].limits[0].hold == "worst_case"
+
+
+@pytest.mark.parametrize("amount", ["0.1", "0.100000", "1e-1", "7"])
+def test_an_amount_of_usd_reaches_the_workers_as_it_was_written(tmp_path: Path, amount: str) -> None:
+    limit = f"{{of: usd, limit: {amount}, burst: {amount}, per: 1d, by: [user]}}"
+    made = load(write(tmp_path, BASE.replace("parameters: {n: {max: 4}}", f"limits: [{limit}]")), {})
+    again = Configuration.from_resolved_json(made.resolved_json())
+    [written], [read] = made.policies["default"].limits, again.policies["default"].limits
+    assert (read.limit, read.burst) == (written.limit, written.burst) == (float(amount), float(amount))
 
 
 def test_ids_are_told_apart_by_case(tmp_path: Path) -> None:
@@ -438,7 +481,7 @@ def test_the_example_that_is_shipped_can_be_used(tmp_path: Path) -> None:
     example = Path(__file__).parents[2] / "deploy" / "tidegate.example.yaml"
     (tmp_path / "secrets").mkdir()
     (tmp_path / "secrets" / "azure-key").write_text("k")
-    made = load(write(tmp_path, example.read_bytes()), {"OPENAI_API_KEY": "k"})
+    made = load(write(tmp_path, example.read_bytes()), {"OPENAI_API_KEY": "k", "PSEUDONYM_KEY": "k"})
     assert made.upstreams["azure"].api_version == "2024-10-21"
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.config import Configuration
-from proxy.config_references import find_problems, suggest, written
+from proxy.config_references import find_problems, listed, suggest, written
 
 
 @pytest.mark.parametrize(
@@ -53,3 +53,22 @@ def test_settings_already_made_are_looked_at_too() -> None:
         "organization",
         "policy",
     )
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        pytest.param({"models": ["gpt-5"]}, id="a policy's list"),
+        pytest.param({"limits": [{"models": ["gpt-5"]}]}, id="a limit's list"),
+    ],
+)
+def test_models_that_nobody_serves_are_found_in_every_list(policy: dict[str, object]) -> None:
+    [problem] = find_problems({"models": {"gpt-4": {}}, "policies": {"p": policy}})
+    assert problem.message == 'unknown model "gpt-5"; did you mean "gpt-4"?'
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"), [([], ""), (["a", "b"], "a, b"), (list("abcdefghij"), "a, b, c, d, e, f, g, h and 2 more")]
+)
+def test_many_names_are_cut_short(names: list[str], expected: str) -> None:
+    assert listed(names) == expected

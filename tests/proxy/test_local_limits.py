@@ -107,6 +107,14 @@ def test_what_was_counted_elsewhere_stays_when_the_store_is_heard_of_one_count()
         assert admitted(local, two) == 0
 
 
+@pytest.mark.parametrize(("remembered", "passes"), [(1, 5), (2, 0)])
+def test_a_count_that_is_not_remembered_begins_anew(remembered: int, passes: int) -> None:
+    local = LocalLimits(workers=1, held_here=lambda _key: 0, remembered=remembered)
+    assert admitted(local, FIVE) == 5
+    local.level(Count(counts(FIVE)[0].bound, "another", None), NOW)
+    assert admitted(local, FIVE) == passes
+
+
 def test_memory_is_bounded() -> None:
     local = LocalLimits(workers=1, held_here=lambda _key: 0)
     bound = counts(FIVE)[0].bound

@@ -104,3 +104,9 @@ def test_a_traceback_stays_on_its_line() -> None:
         "try:\n    1 / 0\nexcept ZeroDivisionError:\n    structlog.get_logger().exception('failed', what=object())"
     )
     assert "ZeroDivisionError" in line["exception"]
+
+
+def test_a_command_that_speaks_for_itself_logs_nothing() -> None:
+    code = "from proxy import logs\nimport structlog\nlogs.silence()\nstructlog.get_logger().error('the store is away')"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=True, timeout=30)
+    assert (done.stdout, done.stderr) == (b"", b"")

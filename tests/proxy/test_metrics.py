@@ -11,6 +11,7 @@ import pytest
 
 from policies.cacheability import Bypass, Keyed
 from policies.charges import Charged
+from policies.merging import EffectivePolicy
 from policies.principals import Principal
 from policies.requests.asked import Action, Adjustment
 from proxy.exchange import CacheResult, Exchange, Observed, Outcome
@@ -25,10 +26,20 @@ LINE = re.compile(r'^(#.*|[a-zA-Z_:][\w:]*(\{([a-zA-Z_]\w*="(\\.|[^"\\\n])*",?)*
 
 
 def make_decision(
-    cache: Keyed | Bypass = KEYED, adjustments: tuple[Adjustment, ...] = (), advisories: tuple[str, ...] = ()
+    cache: Keyed | Bypass = KEYED,
+    adjustments: tuple[Adjustment, ...] = (),
+    observed: tuple[Adjustment, ...] = (),
+    advisories: tuple[str, ...] = (),
 ) -> Decision:
     """Return as much of a decision as is told of one."""
-    told = {"model": SimpleNamespace(name="m"), "cache": cache, "adjustments": adjustments, "advisories": advisories}
+    told = {
+        "model": SimpleNamespace(name="m"),
+        "policy": EffectivePolicy(),
+        "cache": cache,
+        "adjustments": adjustments,
+        "observed": observed,
+        "advisories": advisories,
+    }
     return cast("Decision", SimpleNamespace(**told))
 
 
@@ -125,6 +136,16 @@ COUNTED = {
             'adjustments_total{parameter="n",rule="clamp"}': 1,
             'adjustments_total{parameter="best_of",rule="clamp"}': 1,
         },
+    ),
+    "what observed rules would have done is counted apart": (
+        make_exchange(decision=make_decision(observed=(Adjustment("n", 8, None, Action.REJECT),))),
+        None,
+        {'observed_adjustments_total{parameter="n",rule="reject"}': 1},
+    ),
+    "a client's own word is no label": (
+        make_exchange(decision=make_decision(adjustments=(Adjustment("client's word", 8, None, Action.DROP),))),
+        None,
+        {'adjustments_total{parameter="unknown_parameters",rule="drop"}': 1},
     ),
     "an advisory is counted by its name": (
         make_exchange(decision=make_decision(advisories=("prompt-ends-in-space",))),

@@ -6,10 +6,12 @@ from typing import Any
 import pytest
 from exchanges import ALICE, MODELS, STARTED, STARTED_AT, make_exchange
 
+from policies.catalog import Model
 from policies.charges import Charged
 from policies.policy import Rule
-from policies.principals import Principal
-from policies.requests.asked import Endpoint
+from policies.principals import AppliedPolicy, Principal
+from policies.requests.asked import AskedRequest, Dialect, Endpoint
+from policies.requests.dialects import read_request
 from policies.usage import MAX_TEXT_CHARACTERS, Usage, UsageRecord
 from proxy.exchange import CacheResult, Exchange, Outcome
 from proxy.records import orphan_record, saved_microdollars, usage_record
@@ -21,6 +23,7 @@ CHARGED = Charged(
     reasoning_tokens=5,
     cost_microdollars=55,
     known="reported",
+    completions=4,
 )
 
 
@@ -86,9 +89,11 @@ def test_the_record_holds_everything_the_specification_names() -> None:
         "output_tokens": 20,
         "cached_input_tokens": 4,
         "reasoning_tokens": 5,
+        "completions": 4,
         "known": "reported",
         "cost_microdollars": 55,
         "input_bound_tokens": bound.input_tokens,
+        "input_is_bounded": True,
         "held_tokens": bound.input_tokens + 4 * 50,
         "held_cost_microdollars": bound.cost_microdollars,
         "cache": "miss",
@@ -100,6 +105,7 @@ def test_the_record_holds_everything_the_specification_names() -> None:
         "parameters": {"prompt_count": 1, "n": 8, "max_tokens": 50, "user_count": 1},
         "unknown_fields": ["num_ctx"],
         "adjustments": [{"parameter": "n", "rule": "clamp", "policy": "default", "before": 8, "after": 4}],
+        "observed": [],
         "policies": ["default"],
         "configuration_version": "3f0c",
     }
@@ -162,7 +168,14 @@ def test_header_bytes_that_are_no_text_do_not_break_the_record() -> None:
 
 
 def test_a_service_account_is_told_from_a_user() -> None:
-    bot = Principal("org_acme", "proj_research", "bot", "key_bot", policies=("default",), is_service_account=True)
+    bot = Principal(
+        "org_acme",
+        "proj_research",
+        "bot",
+        "key_bot",
+        policies=(AppliedPolicy("project", "default"),),
+        is_service_account=True,
+    )
     found = record(finished(principal=bot))
     assert (found["owner"], found["is_service_account"]) == ("bot", True)
 
@@ -204,6 +217,46 @@ def test_a_request_refused_before_its_decision_leaves_a_record_too() -> None:
     assert tuple(found) == UsageRecord.__struct_fields__
     assert (found["model"], found["parameters"], found["held_tokens"]) == (None, {}, 0)
     assert (found["status"], found["outcome"], found["error_code"]) == (400, "rejected", "invalid_json")
+
+
+def asked(fields: dict[str, Any], endpoint: Endpoint = Endpoint.COMPLETIONS) -> AskedRequest:
+    return read_request(endpoint=endpoint, dialect=Dialect.ENGINES, fields=fields, path_model="old", api_version=None)
+
+
+def refused(asked: AskedRequest, model: Model | None) -> dict[str, Any]:
+    """Return the record of a request that policy has refused."""
+    exchange = Exchange("req_5", STARTED_AT, STARTED, principal=ALICE, status=400, outcome=Outcome.REJECTED)
+    exchange.asked, exchange.model = asked, model
+    return record(exchange, None)
+
+
+def test_a_request_that_policy_refused_tells_what_was_asked() -> None:
+    found = refused(asked({"prompt": ["p", "qr"], "n": 9, "user": "customer", "x": 1}), Model("m", MODELS["m"]))
+    names = ("endpoint", "dialect", "model_asked", "model", "end_user", "parameters", "unknown_fields", "prompts")
+    assert {name: found[name] for name in names} == {
+        "endpoint": "completions",
+        "dialect": "engines",
+        "model_asked": "old",
+        "model": "m",
+        "end_user": "customer",
+        "parameters": {"prompt_count": 2, "n": 9, "user_count": 1},
+        "unknown_fields": ["x"],
+        "prompts": 2,
+    }
+    # 3 bytes of text, {"x": 1} with its spaces, 8 for the request and 16 for each prompt
+    assert (found["input_bound_tokens"], found["input_is_bounded"]) == (3 + 8 + 8 + 2 * 16, True)
+    assert (found["adjustments"], found["held_tokens"]) == ([], 0)
+
+
+def test_the_input_for_an_unknown_model_is_measured_as_for_a_new_one() -> None:
+    found = refused(asked({"prompt": "p"}), None)
+    assert (found["model"], found["input_bound_tokens"]) == (None, 1 + 8 + 16)
+
+
+def test_an_input_that_is_partly_named_is_told() -> None:
+    found = refused(asked({"input": "hello", "previous_response_id": "r"}, Endpoint.RESPONSES), Model("m", MODELS["m"]))
+    assert found["input_is_bounded"] is False
+    assert found["input_bound_tokens"] >= len("hello")
 
 
 def test_a_request_that_was_not_admitted_held_nothing() -> None:

@@ -21,6 +21,7 @@ from fake_upstream import (
     tchunk,
     usage,
 )
+from responses import response, stream
 from sending import (
     BOUNDS,
     BYPASS,
@@ -318,6 +319,158 @@ async def test_ends_of_a_stream(
     elif complete:
         assert counted == {}
     assert relayed.metrics.open_streams.value == 0
+
+
+# The ends of a stream of responses -----------------------------------------------------------------------------------
+
+RESPONSE: dict[str, Any] = {"input": "x", "store": False}
+RESPONSE_STREAM = {**RESPONSE, "stream": True}
+WHOLE = stream(["Hello", " there"])
+CUT = stream(["Hello"], end="incomplete", incomplete_details={"reason": "max_output_tokens"})
+FILTERED = stream(["Hello"], end="incomplete", incomplete_details={"reason": "content_filter"})
+FAILED = stream([], end="failed", error={"code": "server_error", "message": "no"})
+
+RESPONSE_ENDS = {
+    "completed": (stream_reply(*WHOLE), b"".join(WHOLE), Outcome.COMPLETED, None, True),
+    "completed, all in one packet": (stream_reply(b"".join(WHOLE)), b"".join(WHOLE), Outcome.COMPLETED, None, True),
+    "completed, then [DONE] as some servers write": (
+        stream_reply(*WHOLE, DONE),
+        b"".join(WHOLE) + DONE,
+        Outcome.COMPLETED,
+        None,
+        True,
+    ),
+    "completed, then a reset: the client has it all, the cache trusts it not": (
+        stream_reply(*WHOLE, end="rst"),
+        b"".join(WHOLE),
+        Outcome.COMPLETED,
+        None,
+        False,
+    ),
+    "cut by its own ceiling, which is complete": (
+        stream_reply(*CUT),
+        b"".join(CUT),
+        Outcome.COMPLETED,
+        None,
+        True,
+    ),
+    "filtered": (stream_reply(*FILTERED), b"".join(FILTERED), Outcome.COMPLETED, None, False),
+    "failed": (stream_reply(*FAILED), b"".join(FAILED), Outcome.UPSTREAM_ERROR, None, False),
+    "clean end without the last event: nothing is added": (
+        stream_reply(*WHOLE[:-1]),
+        b"".join(WHOLE[:-1]),
+        Outcome.INCOMPLETE,
+        None,
+        False,
+    ),
+    "reset between events": (
+        stream_reply(*WHOLE[:4], end="rst"),
+        b"".join(WHOLE[:4]),
+        Outcome.UPSTREAM_ERROR,
+        "upstream_broken",
+        False,
+    ),
+    "reset within the last event: it is dropped": (
+        stream_reply(*WHOLE[:4], WHOLE[-1][:60], end="rst"),
+        b"".join(WHOLE[:4]),
+        Outcome.UPSTREAM_ERROR,
+        "upstream_broken",
+        False,
+    ),
+    "silence": (
+        stream_reply(*WHOLE[:4], 3.0),
+        b"".join(WHOLE[:4]),
+        Outcome.UPSTREAM_ERROR,
+        "upstream_timeout",
+        False,
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("reply", "passed", "outcome", "code", "complete"), RESPONSE_ENDS.values(), ids=RESPONSE_ENDS.keys()
+)
+async def test_ends_of_a_stream_of_responses(
+    up: FakeUpstream, reply: list[Any], passed: bytes, outcome: Outcome, code: str | None, *, complete: bool
+) -> None:
+    decision = make_decision(RESPONSE_STREAM, endpoint=Endpoint.RESPONSES, cache=KEYED)
+    relayed = await pass_on(up, decision, reply=reply, client=QUICK)
+    body, exchange = relayed.writer.body, relayed.exchange
+    assert body.startswith(passed)
+    error = body[len(passed) :]
+    if code is None:
+        assert error == b""
+    else:
+        assert error.startswith(b"event: error\ndata: {")
+        told = json.loads(error.partition(b"data: ")[2])
+        assert (told["type"], told["code"], told["sequence_number"]) == ("error", code, 4)
+    assert relayed.writer.is_finished
+    assert (exchange.outcome, exchange.error_code) == (outcome, code)
+    assert exchange.answer.is_complete is complete
+    assert [entry is not None for entry in relayed.settlement.entries] == [complete]
+    assert exchange.answer.content_events == passed.count(b"output_text.delta") // 2
+
+
+async def test_the_last_event_of_a_response_waits_for_the_settlement_and_tells_its_usage(up: FakeUpstream) -> None:
+    decision = make_decision(RESPONSE_STREAM, endpoint=Endpoint.RESPONSES)
+    relayed = await pass_on(up, decision, reply=stream_reply(*WHOLE))
+    assert relayed.settlement.written_before == b"".join(WHOLE[:-1])
+    assert relayed.exchange.answer.usage == Usage(11, 7, 4, 2)
+
+
+@pytest.mark.parametrize(
+    ("answer", "outcome", "stored"),
+    [
+        pytest.param(response("Hello"), Outcome.COMPLETED, True, id="completed"),
+        pytest.param(
+            response("Hello", status="incomplete", incomplete_details={"reason": "max_output_tokens"}),
+            Outcome.COMPLETED,
+            True,
+            id="cut by its ceiling",
+        ),
+        pytest.param(
+            response("Hello", status="incomplete", incomplete_details={"reason": "content_filter"}),
+            Outcome.COMPLETED,
+            False,
+            id="filtered",
+        ),
+        pytest.param(response(status="in_progress"), Outcome.COMPLETED, False, id="in progress"),
+        pytest.param(
+            response(status="failed", error={"code": "server_error"}), Outcome.UPSTREAM_ERROR, False, id="failed"
+        ),
+    ],
+)
+async def test_whole_responses_are_stored_when_they_are_finished(
+    up: FakeUpstream, answer: dict[str, Any], outcome: Outcome, *, stored: bool
+) -> None:
+    decision = make_decision(RESPONSE, endpoint=Endpoint.RESPONSES, cache=KEYED)
+    relayed = await pass_on(up, decision, reply=json_reply(answer))
+    assert json.loads(relayed.writer.body) == answer
+    assert relayed.exchange.outcome is outcome
+    assert [entry is not None for entry in relayed.settlement.entries] == [stored]
+    assert relayed.exchange.answer.usage == Usage(11, 7, 4, 2)
+
+
+async def test_an_obfuscated_stream_of_responses_is_stored_without(up: FakeUpstream) -> None:
+    hidden = [piece.replace(b', "delta"', b', "obfuscation": "zz", "delta"') for piece in WHOLE]
+    decision = make_decision(RESPONSE_STREAM, endpoint=Endpoint.RESPONSES, cache=KEYED)
+    relayed = await pass_on(up, decision, reply=stream_reply(*hidden))
+    assert relayed.writer.body == b"".join(hidden) != b"".join(WHOLE)
+    assert relayed.settlement.entries[0] is not None
+    assert relayed.settlement.entries[0].body == b"".join(WHOLE)
+
+
+async def test_the_end_of_a_drain_is_told_to_a_client_of_responses_in_its_own_words(up: FakeUpstream) -> None:
+    decision = make_decision(RESPONSE_STREAM, endpoint=Endpoint.RESPONSES)
+    settlement = Settlement(MemoryWriter(), make_exchange(decision))
+    reply = stream_reply(*WHOLE[:4], 30.0)
+    task = asyncio.create_task(pass_on(up, decision, reply=reply, settlement=settlement))
+    await settlement.writer.has_written.wait()
+    task.cancel(DRAINING)
+    await task
+    last = settlement.writer.writes[-1]
+    assert last.startswith(b"event: error\ndata: ")
+    assert json.loads(last.partition(b"data: ")[2])["code"] == "draining"
 
 
 # Bytes and boundaries ------------------------------------------------------------------------------------------------

@@ -3,7 +3,9 @@ from __future__ import annotations
 import pytest
 
 from policies.errors import MethodNotAllowed, UnknownRoute
-from proxy.routes import find_route
+from policies.requests.asked import Dialect, Endpoint
+from proxy.handler import Generation
+from proxy.routes import find_generation, find_route
 
 
 @pytest.mark.parametrize(
@@ -12,7 +14,10 @@ from proxy.routes import find_route
         ("POST", "/v1/completions", "/v1/completions", None),
         ("POST", "/v1/chat/completions", "/v1/chat/completions", None),
         ("POST", "/v1/embeddings", "/v1/embeddings", None),
+        ("POST", "/v1/responses", "/v1/responses", None),
         ("POST", "/openai/v1/completions", "/openai/v1/completions", None),
+        ("POST", "/openai/v1/responses", "/openai/v1/responses", None),
+        ("POST", "/openai/responses", "/openai/responses", None),
         ("POST", "/v1/engines/davinci/completions", "/v1/engines/{model}/completions", "davinci"),
         ("POST", "/v1/engines/org%2Fmodel/completions", "/v1/engines/{model}/completions", "org/model"),
         ("POST", "/v1/engines/org/model/completions", "/v1/engines/{model}/completions", "org/model"),
@@ -53,6 +58,9 @@ def test_a_path_of_the_api_has_its_route(method: str, path: str, name: str, mode
         pytest.param("/v1/engines/%ff/completions", id="a model that is no text"),
         pytest.param("/v1/engines/", id="a model list with a slash"),
         pytest.param("/openai/deployments/d", id="a deployment alone"),
+        pytest.param("/openai/deployments/d/responses", id="responses below a deployment"),
+        pytest.param("/v1/responses/", id="responses and a slash"),
+        pytest.param("/v1/responses/resp_1", id="a response that was kept"),
         pytest.param("/metrics", id="the control plane's metrics"),
         pytest.param("/readyz", id="the control plane's readiness"),
         pytest.param("/v1/files", id="a part of the API that is not served"),
@@ -71,6 +79,7 @@ def test_every_other_path_is_unknown(path: str) -> None:
         ("OPTIONS", "/v1/chat/completions", ("POST",)),
         ("post", "/v1/completions", ("POST",)),
         ("DELETE", "/v1/models", ("GET",)),
+        ("GET", "/v1/responses", ("POST",)),
         ("POST", "/v1/models/m", ("GET",)),
         ("PUT", "/openai/deployments/d/completions", ("POST",)),
     ],
@@ -79,3 +88,29 @@ def test_another_method_is_told_which_are_taken(method: str, path: str, allowed:
     with pytest.raises(MethodNotAllowed) as refused:
         find_route(method, path)
     assert refused.value.allowed == allowed
+
+
+@pytest.mark.parametrize(
+    ("path", "query", "expected"),
+    [
+        ("/v1/responses", "", Generation(Endpoint.RESPONSES, Dialect.OPENAI)),
+        (
+            "/openai/v1/responses",
+            "api-version=preview",
+            Generation(Endpoint.RESPONSES, Dialect.OPENAI, None, "preview"),
+        ),
+        ("/openai/responses", "api-version=1", Generation(Endpoint.RESPONSES, Dialect.AZURE, None, "1")),
+        ("/openai/deployments/d/embeddings", "", Generation(Endpoint.EMBEDDINGS, Dialect.AZURE, "d")),
+        ("/v1/engines/a%2Fb/completions", "", Generation(Endpoint.COMPLETIONS, Dialect.ENGINES, "a/b")),
+        ("/v1/chat/completions", "", Generation(Endpoint.CHAT, Dialect.OPENAI)),
+    ],
+)
+def test_a_generating_route_says_its_endpoint_and_dialect(path: str, query: str, expected: Generation) -> None:
+    assert find_generation(path, query) == expected
+
+
+def test_nothing_generates_where_there_is_no_such_route() -> None:
+    with pytest.raises(UnknownRoute):
+        find_generation("/v1/files", "")
+    with pytest.raises(MethodNotAllowed):
+        find_generation("/v1/models", "")

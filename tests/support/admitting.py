@@ -16,7 +16,7 @@ from zoneinfo import ZoneInfo
 from policies.catalog import ModelSettings
 from policies.decision import Decision, decide
 from policies.policy import Policy
-from policies.principals import Principal
+from policies.principals import AppliedPolicy, Principal
 from policies.requests.asked import Dialect, Endpoint
 from policies.requests.dialects import read_request
 from policies.rulebook import Rulebook
@@ -99,7 +99,7 @@ def decision(
     """Decide a request for completions under one policy with these limits."""
     settings = {"deployments": [{"upstream": "u"}], **(model or {})}
     rulebook = Rulebook({"m": ModelSettings(**settings)}, {"p": Policy(limits=limits)})
-    principal = Principal(ORGANIZATION, "proj", user, f"key_{user}", policies=("p",))
+    principal = Principal(ORGANIZATION, "proj", user, f"key_{user}", policies=(AppliedPolicy("project", "p"),))
     asked = read_request(
         endpoint=Endpoint.COMPLETIONS,
         dialect=Dialect.OPENAI,

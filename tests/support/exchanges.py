@@ -7,7 +7,7 @@ from typing import Any
 from policies.catalog import Deployment, ModelSettings, Price
 from policies.decision import decide
 from policies.policy import CacheSettings, Policy, Rule
-from policies.principals import Principal
+from policies.principals import AppliedPolicy, Principal
 from policies.requests.asked import Dialect, Endpoint
 from policies.requests.dialects import read_request
 from policies.rulebook import Rulebook
@@ -17,7 +17,7 @@ STARTED_AT = 1_700_000_000.25
 """Unix seconds at which every such exchange begins."""
 STARTED = 50.0
 
-ALICE = Principal("org_acme", "proj_research", "alice", "key_alice", policies=("default",))
+ALICE = Principal("org_acme", "proj_research", "alice", "key_alice", policies=(AppliedPolicy("project", "default"),))
 
 MODELS = {
     "m": ModelSettings(

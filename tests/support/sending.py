@@ -149,7 +149,7 @@ def make_decision(
 ) -> Decision:
     """Return a decision to send these fields to these deployments."""
     body = {"model": model, **({"prompt": "x"} if fields is None else fields)}
-    in_path = dialect is not Dialect.OPENAI
+    in_path = dialect is not Dialect.OPENAI and endpoint is not Endpoint.RESPONSES
     if in_path:
         del body["model"]
     asked = read_request(
@@ -162,6 +162,7 @@ def make_decision(
         policy=merge(()),
         effective=EffectiveRequest(endpoint, asked.fields, asked.view),
         adjustments=(),
+        observed=(),
         advisories=(),
         worst_case=WorstCase(1, 16, 0),
         limits=(),

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.errors import InvalidRequest
@@ -122,6 +122,9 @@ def test_depth_is_the_callers_choice() -> None:
         pytest.param("[" + "[]," * MAX_CONTAINERS + "1]", True, id="arrays"),
         pytest.param("[" + "{}," * MAX_CONTAINERS + "1]", True, id="objects"),
         pytest.param("[" + '[""],' * MAX_CONTAINERS + "1]", True, id="arrays around empty texts"),
+        pytest.param(
+            "[" + ("[" * 60 + "]" * 60 + ",") * (MAX_CONTAINERS // 60 + 1) + "1]", True, id="arrays in arrays"
+        ),
         pytest.param("[" + r'"\\",[],"\"",' * MAX_CONTAINERS + "1]", True, id="arrays beside escapes"),
         pytest.param("[" + "[]," * (MAX_CONTAINERS - 2) + "1]", False, id="as many as may be"),
         pytest.param("[" + '"[",' * MAX_CONTAINERS + "1]", False, id="brackets in texts"),
@@ -143,6 +146,29 @@ def test_duplicates_are_found_in_long_bodies_full_of_quotes() -> None:
     assert decode_body(b'{"p":' + text + b"}")["p"].startswith('say "a"')
     with pytest.raises(InvalidRequest, match="stands twice"):
         decode_body(b'{"p":' + text + b',"p":' + text + b"}")
+
+
+PIECES = st.lists(st.sampled_from(["word ", '"', "\\", r"\u0022", '\\"', "é", "\n", "[{"]), min_size=1, max_size=6)
+TEXTS = PIECES.map(lambda pieces: "".join(pieces) * 4_000)
+
+
+def _spelled(text: str, *, quote: str) -> str:
+    """Write a text as JSON with its quotes spelled in one of the two ways there are."""
+    return json.dumps(text).replace(r"\\", "\0").replace(r"\"", quote).replace("\0", r"\\")
+
+
+@given(TEXTS, TEXTS, st.sampled_from([r"\"", r"\u0022"]), st.integers(0, 3))
+@settings(max_examples=60, deadline=None)
+def test_duplicates_beside_long_texts_are_found_and_nothing_else_is_taken_for_one(
+    one: str, other: str, quote: str, depth: int
+) -> None:
+    first, second = _spelled(one, quote=quote), _spelled(other, quote=quote)
+    around, behind = '{"messages":[1,' * depth, "]}" * depth
+    once = f'{around}{{"a":{first},"b":{second},{first}:0}}{behind}'
+    assert decode_body(once.encode()) == json.loads(once)
+    for twice in (f'{{"a":{first},"a":{second}}}', f'{{"a":0,"b":{first},"a":1}}', f"{{{first}:0,{first}:1}}"):
+        with pytest.raises(InvalidRequest):
+            decode_body((around + twice + behind).encode())
 
 
 @given(fields=st.dictionaries(st.text(max_size=6), JSON, max_size=5), is_ascii=st.booleans())

@@ -162,3 +162,13 @@ def test_values_keep_their_type_beside_the_view() -> None:
     asked = read({"model": "m", "n": 1.0, "seed": 2**53 + 1, "x": {"a": [1, None]}, "stop": None})
     assert repr(dict(asked.fields)) == repr({"n": 1.0, "seed": 2**53 + 1, "x": {"a": [1, None]}, "stop": None})
     assert repr(view_of(Endpoint.COMPLETIONS, asked.fields).n) == "1"  # type: ignore[union-attr]
+
+
+def test_azure_names_the_model_of_a_response_in_the_body() -> None:
+    fields = {"model": "m", "input": "x"}
+    asked = read(fields, dialect=Dialect.AZURE, endpoint=Endpoint.RESPONSES, api_version="2025-04-01-preview")
+    assert (asked.model, dict(asked.fields)) == ("m", {"input": "x"})
+    with pytest.raises(InvalidRequest, match="model is missing"):
+        read({"input": "x"}, dialect=Dialect.AZURE, endpoint=Endpoint.RESPONSES, api_version="1")
+    with pytest.raises(InvalidRequest, match="api-version"):
+        read(fields, dialect=Dialect.AZURE, endpoint=Endpoint.RESPONSES)

@@ -11,12 +11,15 @@ import pytest
 from aiohttp import ClientSession
 
 from proxy.admin.app import Access, control_plane, serve
-from proxy.config import Address
+from proxy.config import Address, Configuration
 from proxy.listening import listening, url_of
 from proxy.metrics import CONTENT_TYPE
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
+
+    from policies.limits import BoundLimit
+    from policies.room import Room
 
 ADMIN_KEY = "admin-key"
 METRICS_KEY = "metrics-key"
@@ -28,6 +31,7 @@ class StandIn:
     """A gateway that says what the test wants it to."""
 
     reasons: list[str] = field(default_factory=list)
+    configuration: Configuration = field(default_factory=Configuration)
 
     async def metrics_page(self) -> bytes:
         """Return a page, or fail."""
@@ -38,6 +42,10 @@ class StandIn:
     def reasons_not_ready(self) -> list[str]:
         """Return the test's reasons."""
         return self.reasons
+
+    async def rooms(self, limits: Sequence[BoundLimit]) -> Sequence[Room]:
+        """Stand for a store that is away."""
+        raise NotImplementedError
 
 
 @pytest.fixture
@@ -75,6 +83,15 @@ ADMISSIONS: dict[str, Row] = {
     "a wrong admin key is refused": ("GET", "/v1/x", bearer("other"), None, 401),
     "another scheme is refused": ("GET", "/v1/x", {"Authorization": f"Basic {ADMIN_KEY}"}, None, 401),
     "a key of odd bytes is refused": ("GET", "/v1/x", bearer("caf\u00e9"), None, 401),
+    "explain needs an admin key": ("POST", "/v1/tidegate/explain", {}, None, 401),
+    "explain is not opened by the metrics key": (
+        "POST",
+        "/v1/tidegate/explain",
+        bearer(METRICS_KEY),
+        METRICS_KEY,
+        401,
+    ),
+    "explain takes another method": ("GET", "/v1/tidegate/explain", bearer(ADMIN_KEY), None, 405),
     "with an admin key what is not there is not found": ("GET", "/v1/x", bearer(ADMIN_KEY), None, 404),
     "the data plane is not here": ("POST", "/v1/completions", bearer(ADMIN_KEY), None, 404),
     "a path with a slash too many is not found": ("GET", "/healthz/", bearer(ADMIN_KEY), None, 404),

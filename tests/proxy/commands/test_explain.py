@@ -1,4 +1,4 @@
-"""`tidegate explain`: the layout for people, JSON, and the exit status."""
+"""`tidegate explain`: the layout for people, JSON, misuse, and the exit status."""
 
 from __future__ import annotations
 
@@ -6,113 +6,333 @@ import io
 import json
 import subprocess
 import sys
+from hashlib import sha256
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
 
 import pytest
 
-from policies.advisories import ADVICE
+from policies.room import Room
+from policies.windows import Level
 from proxy.commands import main
+from proxy.commands.explain import as_lines
+from proxy.commands.table import WIDTH, width_of
+from proxy.config import Configuration
+from proxy.explanation import Question, describe, explain
 
 ROOT = Path(__file__).parents[3]
-SETTINGS = {
-    "upstreams": {"u": {"kind": "openai", "base_url": "http://u", "api_key": "hidden"}},
-    "models": {"m": {"deployments": [{"upstream": "u"}], "aliases": ["old"]}},
-    "policies": {
-        "default": {
-            "parameters": {"n": {"max": 4, "on_violation": "clamp"}},
-            "limits": [{"of": "tokens", "limit": 50, "per": "minute", "by": ["user"]}],
+KEY = "sk-alice-and-nobody-else"
+SETTINGS: dict[str, Any] = {
+    "organization": {"id": "org_acme", "policy": "base"},
+    "upstreams": {
+        "llama": {"kind": "openai", "base_url": "http://llama.internal/v1", "api_key": "hidden"},
+        "azure": {"kind": "azure", "base_url": "https://acme.example", "api_key": "hidden"},
+    },
+    "models": {
+        "m": {
+            "deployments": [{"upstream": "llama"}, {"upstream": "azure", "name": "prod", "weight": 3}],
+            "aliases": ["old"],
+            "price": {"input": 1, "output": 2},
         }
     },
+    "policies": {
+        "base": {"parameters": {"top_p": {"max": 0.5, "mode": "observe"}, "best_of": {"max": 20}}},
+        "default": {
+            "parameters": {
+                "n": {"max": 4, "on_violation": "clamp"},
+                "max_tokens": {"default": 16, "max": 64, "on_violation": "clamp"},
+            },
+            "limits": [
+                {"of": "requests", "limit": 5, "per": "minute", "by": ["user"]},
+                {"of": "tokens", "limit": 1000, "per": "hour", "by": ["user"]},
+                {"of": "usd", "limit": 0.5, "per": "90d", "by": ["project"], "name": "budget"},
+            ],
+            "cache": {"scope": "project", "ttl": "90m"},
+        },
+    },
     "projects": [{"id": "proj", "policy": "default"}],
-    "keys": [{"id": "key", "project": "proj", "user": "alice", "sha256": "ab" * 32}],
+    "keys": [
+        {"id": "key_a", "project": "proj", "user": "alice", "sha256": sha256(KEY.encode()).hexdigest()},
+        {"id": "key_b", "project": "proj", "service_account": "batch", "sha256": "cd" * 32},
+    ],
 }
-REQUEST = {"model": "old", "prompt": "é", "n": 9, "max_tokens": 16}
+REQUEST = {"model": "old", "prompt": "Once upon é ", "n": 9, "top_p": 0.75, "seed": 1}
 
 
 @pytest.fixture
 def files(tmp_path: Path) -> list[str]:
+    """Return the words of a command that names a configuration and a request."""
     (tmp_path / "t.yaml").write_text(json.dumps(SETTINGS))
     (tmp_path / "request.json").write_text(json.dumps(REQUEST))
-    return [str(tmp_path / "t.yaml"), str(tmp_path / "request.json")]
+    return [str(tmp_path / "request.json"), "--config", str(tmp_path / "t.yaml")]
 
 
 def test_a_decision_is_laid_out_for_people(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", *files, "--as", "key_a"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    [key] = [line.split()[-1] for line in lines if line.startswith("             key ")]
+    assert len(key) == 64
+    # The prompt is 13 bytes, a prompt counts 16 and a request 8 more; 4 candidates of 16 tokens.
+    assert "\n".join(lines).replace(key, "KEY") == (
+        """\
+request      POST /v1/completions
+sender       key key_a of user alice, project proj, organization org_acme
+policies     base (organization), default (project)
+verdict      served
+model        m (asked for as old)
+
+effective request
+  prompt      "Once upon é "
+  n           4
+  top_p       0.75
+  seed        1
+  max_tokens  16
+
+adjustments
+  parameter   from  to  rule     policy   level
+  n           9     4   clamp    default  project
+  max_tokens  –     16  default  default  project
+
+observed: what rules in mode observe would have done
+  parameter  from  to  rule    policy  level
+  top_p      0.75  –   reject  base    organization
+
+advice
+  prompt-ends-in-space: leave out the space at the end: models know most words with their space in
+  front of them
+
+worst case
+  prompts  candidates  ceiling  input tokens  output tokens  total tokens       usd
+        1           4       16            37             64           101  0.000165
+
+limits
+  limit                        quota                  for               asks  fits  policy
+  requests-per-minute-by-user  5 requests per minute  user alice           1  yes   default
+  tokens-per-hour-by-user      1000 tokens per hour   user alice         101  yes   default
+  budget                       0.5 USD per 90d        project proj  0.000165  yes   default
+
+cache        keyed: deterministic, kept for 1 h 30 min; scope project, policy default (project)
+             key KEY
+
+route
+  try  deployment  upstream  kind    weight  share
+    1  m           llama     openai       1    25%
+    2  prod        azure     azure        3    75%
+  The first is drawn by its share for each request; the others are tried when it fails."""
+    )
+
+
+def test_where_nothing_is_to_be_told_that_is_said(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    bare = {**SETTINGS, "organization": {}, "projects": [{"id": "proj"}], "keys": SETTINGS["keys"][:1]}
+    bare["models"] = {"m": {"deployments": [{"upstream": "llama"}]}}
+    Path(files[2]).write_text(json.dumps(bare))
+    Path(files[0]).write_text('{"model": "m", "prompt": "Hi"}')
     assert main(["explain", *files]) == 0
-    told = capsys.readouterr().out
-    assert told.splitlines() == [
-        "request     POST /v1/completions",
-        "principal   key key of alice in proj; policies: default",
-        "model       m (asked for as old)",
-        "adjusted    n: 9 → 4 (clamp, policy default)",
-        "advised     nothing",
-        'effective   {"prompt": "é", "n": 4, "max_tokens": 16}',
-        "worst case  26 input + 64 output tokens, 0.000000 USD",
-        (
-            "limits      tokens-per-minute-by-user: 50 tokens per minute by user alice; asks 90 (policy default); "
-            "this can never fit"
-        ),
-        "cache       bypass: not-deterministic",
-        "deployments 1. m at u (weight 1)",
+    assert capsys.readouterr().out == (
+        """\
+request      POST /v1/completions
+sender       key key_a of user alice, project proj, organization org_default
+policies     none
+verdict      served
+model        m
+
+effective request
+  prompt  "Hi"
+
+adjustments  none
+
+worst case
+  prompts  candidates  ceiling  input tokens  output tokens  total tokens       usd
+        1           1       16            26             16            42  0.000000
+
+limits       none
+
+cache        bypass: not-deterministic; scope organization, policy built-in
+
+route
+  try  deployment  upstream  kind    weight  share
+    1  m           llama     openai       1   100%
+"""
+    )
+
+
+def test_how_limits_stand_is_laid_out_for_people() -> None:
+    explained = explain(Configuration.model_validate(SETTINGS), Question(json.dumps(REQUEST).encode(), key="key_a"))
+    levels = [Level(spent=5), Level(spent=100, held=200), Level(spent=123_456)]
+    rooms = [Room(bound, level, bound.tank) for bound, level in zip(explained.limits, levels, strict=True)]
+    lines = list(as_lines(describe(explained, rooms)))
+    # One request of five comes back in 12 s; 100 of 1000 tokens in 6 min; 123456 of 500000 micro-dollars in 22.22208 d.
+    assert lines[lines.index("limits now") :][:5] == [
+        "limits now",
+        "  limit                            used      held      left  resets in  fits",
+        "  requests-per-minute-by-user         5         0         0      1 min  in 12 s",
+        "  tokens-per-hour-by-user           100       200       700      6 min  now",
+        "  budget                       0.123456  0.000000  0.376544   22 d 5 h  now",
     ]
+    assert "verdict      refused: 429 rate_limit_exceeded" in lines
+    assert "             by the limit requests-per-minute-by-user of policy default (project)" in lines
 
 
-def test_advice_is_laid_out_for_people(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    Path(files[1]).write_text('{"model": "m", "prompt": "Once "}')
-    assert main(["explain", *files]) == 0
-    assert [line for line in capsys.readouterr().out.splitlines() if line.startswith("advised")] == [
-        "advised     prompt-ends-in-space: " + ADVICE["prompt-ends-in-space"],
-    ]
-
-
-def test_a_refusal_is_told_and_is_status_1(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    Path(files[1]).write_text('{"model": "x"}')
-    assert main(["explain", *files]) == 1
-    assert capsys.readouterr().out.splitlines()[-1].startswith("refused     404 model_not_found: ")
-
-
-def test_json_holds_the_same(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["explain", *files, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["effective_request"]["n"] == 4
-
-
-def test_the_request_may_come_from_standard_input(
-    files: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(json.dumps({**REQUEST, "n": 1}).encode())))
-    assert main(["explain", files[0], "-"]) == 0
-    assert "adjusted    nothing" in capsys.readouterr().out
+def test_a_rule_that_refuses_is_named_with_its_level(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    Path(files[0]).write_text('{"model": "m", "best_of": 21}')
+    assert main(["explain", *files, "--project", "proj", "--user", "alice"]) == 1
+    assert capsys.readouterr().out == (
+        """\
+request      POST /v1/completions
+sender       user alice without a key, project proj, organization org_acme
+policies     base (organization), default (project)
+verdict      refused: 400 policy_violation
+             best_of is 21; policy 'base' allows at most 20.
+             by the rule on best_of of policy base (organization)
+"""
+    )
 
 
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
+        pytest.param(["no-cache"], "not looked up: the request says no-cache", id="no look-up"),
+        pytest.param(["no-store"], "not stored: the request says no-store", id="no store"),
+        pytest.param(["max-age=61"], "nothing older than 1 min 1 s: the request says max-age", id="an age"),
+        pytest.param(["only-if-cached"], "never upstream: the request says only-if-cached", id="only"),
+    ],
+)
+def test_the_requests_cache_control_is_told(
+    files: list[str], words: list[str], expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["explain", *files, "--as", "key_a", "--cache-control", *words]) == 0
+    assert f"             {expected}" in capsys.readouterr().out.splitlines()
+
+
+def test_whatever_is_sent_fits_a_terminal_and_does_not_steer_it(
+    files: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    long, steering = "x" * 5_000, "\x1b[2J\u202e"
+    body = {"model": "m", "prompt": [long, "日本" * 500], "n": 9, long: steering, "suffix": steering + " " + long}
+    Path(files[0]).write_text(json.dumps(body))
+    assert main(["explain", *files, "--as", "key_a", "--path", f"/v1/completions?{steering}{long}"]) == 1
+    told = capsys.readouterr().out
+    assert [line for line in told.splitlines() if width_of(line) > WIDTH] == []
+    assert "\x1b" not in told
+    assert "\u202e" not in told
+
+
+def test_json_holds_the_same(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", *files, "--as", "key_a", "--json"]) == 0
+    question = Question(json.dumps(REQUEST).encode(), key="key_a")
+    expected = describe(explain(Configuration.model_validate(SETTINGS), question))
+    assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(expected))
+
+
+@pytest.mark.parametrize("number", ["1e-7", "123456789012345678901234567890", "0.1", "-0.0", "1.0"])
+def test_numbers_in_json_look_as_they_are_forwarded(
+    files: list[str], number: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path(files[0]).write_text(f'{{"model": "m", "x": {number}}}')
+    assert main(["explain", *files, "--as", "key_a", "--json"]) == 0
+    assert f'    "x": {number},\n' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]], ids=["for people", "as JSON"])
+def test_no_secret_is_printed(files: list[str], form: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["--as", KEY], ["--as", KEY + "x"]):
+        main(["explain", *files, *words, *form])
+        told = "".join(capsys.readouterr())
+        assert [secret for secret in (KEY, "hidden", "internal", SETTINGS["keys"][0]["sha256"]) if secret in told] == []
+
+
+def test_the_request_may_come_from_standard_input(
+    files: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(b'{"model": "m", "max_tokens": 1}')))
+    assert main(["explain", "-", *files[1:], "--as", "key_b"]) == 0
+    assert "adjustments  none" in capsys.readouterr().out
+
+
+def test_the_configuration_is_looked_for_where_run_does(
+    files: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(Path(files[2]).parent)
+    assert main(["explain", "request.json", "--as", "key_a"]) == 2
+    assert capsys.readouterr().err == (
+        "tidegate explain: there is no ./tidegate.yaml; name the configuration with --config FILE\n"
+    )
+    Path("t.yaml").rename("tidegate.yaml")
+    assert main(["explain", "request.json", "--as", "key_a"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        pytest.param([], "--as: say which key sends the request", id="nobody sends it"),
+        pytest.param(["--as", "key_c"], "--as: no key has this id, and none is this one; did you mean", id="no key"),
+        pytest.param(["--as", "key_a", "--project", "proj"], "--project: names a sender beside the key", id="two"),
+        pytest.param(["--project", "prj"], '--project: no project has this id; did you mean "proj"?', id="no project"),
+        pytest.param(["--project", "proj", "--user", "al"], "--user: no user has this id; there is al", id="no user"),
+        pytest.param(["--user", "alice"], "--user: needs the project that the request is sent in", id="a user only"),
+        pytest.param(["--as", "key_a", "--path", "//[x/v1"], "--path: cannot be read; give a path", id="no path"),
         pytest.param(
-            ["absent.json"], "absent.json cannot be read: no such file or directory; give a file", id="no file"
+            ["--as", "key_a", "--live"], "--live: no gateway runs on data_dir /", id="no gateway that could be asked"
         ),
-        pytest.param(["-", "--key", "kez"], 'no key has the id "kez"; did you mean "key"?', id="an unknown key"),
-        pytest.param(["-", "--path", "http://[::1/v1"], "--path cannot be read; give a path such as", id="no URL"),
-        pytest.param(["-", "--path", "//[x/v1"], "--path cannot be read; give a path such as", id="no host"),
     ],
 )
 def test_misuse_is_one_line_and_status_2(
-    files: list[str],
-    words: list[str],
-    expected: str,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    files: list[str], words: list[str], expected: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(b"{}")))
-    assert main(["explain", files[0], *words]) == 2
-    told = capsys.readouterr().err
-    assert told.startswith(f"tidegate explain: {expected}")
-    assert told.count("\n") == 1
+    assert main(["explain", *files, *words]) == 2
+    told = capsys.readouterr()
+    assert told.err.startswith(f"tidegate explain: {expected}")
+    assert (told.err.count("\n"), told.out) == (1, "")
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [("absent.json", "no such file or directory"), (".", "is a directory")],
+    ids=["none", "a folder"],
+)
+def test_a_request_that_is_no_file_is_one_line_and_status_2(
+    files: list[str], name: str, reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["explain", name, *files[1:], "--as", "key_a"]) == 2
+    assert capsys.readouterr().err == (
+        f"tidegate explain: {name} cannot be read: {reason}; give a file with a JSON body, or - for standard input\n"
+    )
+
+
+def test_standard_input_that_is_closed_is_one_line_and_status_2(
+    files: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", None)
+    assert main(["explain", "-", *files[1:], "--as", "key_a"]) == 2
+    assert capsys.readouterr().err.startswith("tidegate explain: - cannot be read: standard input is closed; give")
 
 
 def test_a_configuration_that_cannot_be_read_is_status_2(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    Path(files[0]).write_text('workers: !!int "abc"')
+    Path(files[2]).write_text('workers: !!int "abc"')
     assert main(["explain", *files]) == 2
-    assert capsys.readouterr().err.startswith(f"{files[0]}:1: workers: cannot be read as int")
+    assert capsys.readouterr().err.startswith(f"{files[2]}:1: workers: cannot be read as int")
+
+
+def test_a_store_that_is_away_is_one_line_and_status_2(files: list[str]) -> None:
+    Path(files[2]).write_text(json.dumps({**SETTINGS, "state": "unix:///nowhere/store.sock"}))
+    command = [sys.executable, "-m", "proxy", "explain", *files, "--as", "key_a", "--live"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("tidegate explain: --live: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_store_whose_address_is_no_use_is_one_line_and_status_2(
+    files: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path(files[2]).write_text(json.dumps({**SETTINGS, "state": "redis://127.0.0.1:1/0?colour=red"}))
+    with patch("proxy.logs.silence"):
+        assert main(["explain", *files, "--as", "key_a", "--live"]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("tidegate explain: --live: `state`: the address of a store has an option that is not known")
+    assert told.count("\n") == 1
 
 
 def test_a_decision_needs_neither_store_nor_event_loop(files: list[str]) -> None:
@@ -124,6 +344,10 @@ def test_a_decision_needs_neither_store_nor_event_loop(files: list[str]) -> None
         "sys.exit(main(['explain', *sys.argv[1:]]))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program, *files], cwd=ROOT, capture_output=True, text=True, check=False
+        [sys.executable, "-c", program, *files, "--as", "key_a"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from proxy.commands import usage
-from proxy.commands.usage import Sum, read_lines, sum_by
+from proxy.commands.usage import Line, Sum, sum_by
 from proxy.records import USAGE_FILE_NAME
+from proxy.usage_file import read_lines
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -75,55 +76,20 @@ def data_dir(tmp_path: Path) -> Path:
     ],
 )
 def test_requests_are_summed(groups: tuple[str, ...], expected: dict[tuple[str, ...], int]) -> None:
-    sums = sum_by(groups, read_lines(LINES).lines)
+    sums = sum_by(groups, read_lines(LINES, Line).lines)
     assert {values: total.requests for values, total in sums.items()} == expected
 
 
 def test_tokens_hits_and_money_are_summed() -> None:
-    sums = sum_by(("user",), read_lines(LINES).lines)
+    sums = sum_by(("user",), read_lines(LINES, Line).lines)
     assert sums["alice",] == Sum(
         requests=2, hits=1, input_tokens=10, output_tokens=5, cost_microdollars=1_500_000, saved_microdollars=7
     )
 
 
-ORPHAN = line("a", outcome="orphaned", input_tokens=900)
-
-
-@pytest.mark.parametrize(
-    ("lines", "input_tokens"),
-    [
-        pytest.param([line("a"), line("a")], [10], id="a line delivered twice counts once"),
-        pytest.param([ORPHAN, line("a")], [10], id="the truth replaces an orphan"),
-        pytest.param([line("a"), ORPHAN], [10], id="an orphan does not replace the truth"),
-        pytest.param([ORPHAN, ORPHAN], [900], id="an orphan counts when nothing else is known"),
-        pytest.param([line("a"), line("a", input_tokens=3)], [3], id="the last record counts"),
-        pytest.param([line("a"), line("b")[:-1]], [10], id="a torn last line is still being written"),
-        pytest.param([line("a"), line("b")[:40]], [10], id="a last line cut short"),
-        pytest.param([], [], id="an empty file"),
-        pytest.param([line("a", model=None, endpoint=None)], [10], id="a request refused before its decision"),
-    ],
-)
-def test_every_request_counts_once(lines: list[bytes], input_tokens: list[int]) -> None:
-    reading = read_lines(lines)
-    assert [each.input_tokens for each in reading.lines] == input_tokens
-    assert reading.unreadable == 0
-
-
-@pytest.mark.parametrize(
-    "broken",
-    [
-        pytest.param(b"\n", id="an empty line"),
-        pytest.param(b"garbage\n", id="garbage"),
-        pytest.param(b"\xff\xfe\n", id="no UTF-8"),
-        pytest.param(b"[]\n", id="no object"),
-        pytest.param(b'{"request_id":"x"}\n', id="a record without its time"),
-        pytest.param(line("x", input_tokens="many"), id="a count that is none"),
-    ],
-)
-def test_a_broken_line_loses_itself_only(broken: bytes) -> None:
-    reading = read_lines([line("a"), broken, line("b")])
-    assert [each.request_id for each in reading.lines] == ["a", "b"]
-    assert reading.unreadable == 1
+def test_a_request_that_was_refused_before_its_decision_counts() -> None:
+    reading = read_lines([line("a", model=None, endpoint=None)], Line)
+    assert sum_by(("model", "endpoint"), reading.lines)["-", "-"].requests == 1
 
 
 def test_the_table_is_aligned_and_totalled(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import os
 import platform
 import signal
+import socket
 import stat
 import sys
 from contextlib import asynccontextmanager, suppress
@@ -17,7 +18,7 @@ from structlog.testing import capture_logs
 
 from proxy.errors import StoreUnavailable
 from proxy.store import embedded
-from proxy.store.embedded import EmbeddedStore, Purpose, find_server_binary
+from proxy.store.embedded import EmbeddedStore, Purpose, find_server_binary, find_url
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -96,10 +97,36 @@ async def test_each_purpose_keeps_its_data_in_its_way(
         pytest.param('"quoted"#%20ü', id="a folder with quotes, a hash, a percent sign and an umlaut"),
     ],
 )
-async def test_any_folder_will_do(tmp_path: Path, folder: str) -> None:
+async def test_any_folder_will_do_and_the_server_is_found_there(tmp_path: Path, folder: str) -> None:
+    assert find_url(Purpose.STATE, tmp_path / folder) is None
     async with EmbeddedStore(Purpose.STATE, tmp_path / folder) as store:
         await put(store, "k", "v")
         assert await look_up(store, "k") == b"v"
+        assert find_url(Purpose.STATE, tmp_path / folder) == store.url
+        assert find_url(Purpose.CACHE, tmp_path / folder) is None
+    assert find_url(Purpose.STATE, tmp_path / folder) is None
+
+
+@pytest.mark.parametrize("folder", ["data", "y" * 150], ids=["socket", "link"])
+async def test_what_a_killed_server_leaves_is_not_found_and_its_successor_is(tmp_path: Path, folder: str) -> None:
+    place = tmp_path / folder / "state" / "server.sock"
+    place.parent.mkdir(parents=True)
+    if folder == "data":
+        with socket.socket(socket.AF_UNIX) as nobody:
+            nobody.bind(str(place))
+    else:
+        place.symlink_to("/nowhere/server.sock")
+    assert find_url(Purpose.STATE, tmp_path / folder) is None
+    async with EmbeddedStore(Purpose.STATE, tmp_path / folder) as store:
+        assert find_url(Purpose.STATE, tmp_path / folder) == store.url
+
+
+def test_a_server_that_may_not_be_spoken_to_is_found_all_the_same(tmp_path: Path) -> None:
+    place = tmp_path / "state" / "server.sock"
+    place.parent.mkdir()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:  # connecting fails, and not as if nobody were there
+        other.bind(str(place))
+        assert find_url(Purpose.STATE, tmp_path) == f"unix://{place}"
 
 
 async def test_nobody_else_may_speak_to_it(tmp_path: Path) -> None:

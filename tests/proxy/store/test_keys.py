@@ -44,6 +44,7 @@ def test_different_scopes_count_apart(one: tuple[str, str], other: tuple[str, st
         pytest.param(Keys("org").limit(bound("alice", name="tpm")), id="another limit"),
         pytest.param(Keys("org").limit(bound("alice", policy="q")), id="another policy"),
         pytest.param(Keys("org").limit(bound("alice", per="hour")), id="the same name over another time"),
+        pytest.param(Keys("org").limit(bound("alice", of="tokens")), id="the same name of another quantity"),
         pytest.param(Keys("acme").limit(bound("alice")), id="another organization"),
         pytest.param(Keys("org").hold("alice"), id="a hold"),
     ],

@@ -34,7 +34,7 @@ class Clockwork:
     def __init__(self, client: redis.Redis) -> None:
         self.client = client
         self.scripts = {}
-        for name in ("admit", "settle", "renew", "expired"):
+        for name in ("admit", "settle", "look", "renew", "expired"):
             source = Script(name).source
             assert source.count(TIME) == 1
             self.scripts[name] = client.register_script(source.replace(TIME, b"redis.call('HMGET', 'clock', 's', 'u')"))
@@ -249,6 +249,23 @@ class Both(RuleBasedStateMachine):
         taken = [0 if row.name == "concurrency" else amount for row, amount in zip(rows, amounts, strict=False)]
         self.is_honest = False
         self._end(name, "settle", taken, Hold("none", takes=takes), age)
+
+    @rule(rows=st.lists(st.sampled_from(ROWS), unique=True, max_size=4).map(tuple))
+    def look(self, rows: tuple[Row, ...]) -> None:
+        """Look at limits: it tells the same, and leaves no trace."""
+        before = self._contents()
+        arguments = [n for row in rows for n in (row.tank.amount, row.tank.period, *row.span(self.now))]
+        reply = self.lua.run("look", [row.key(self.now) for row in rows], arguments)
+        assert reply[0] == b"seen"
+        self._compare(reply, [(row.key(self.now), row) for row in rows])
+        assert self._contents() == before
+
+    def _contents(self) -> dict[bytes, tuple[bytes, int]]:
+        """Return everything that is stored, with when it ends."""
+        return {
+            key: (self.client.dump(key), self.client.execute_command("PEXPIRETIME", key))
+            for key in self.client.scan_iter()
+        }
 
     def _end(self, name: str, how: str, taken: list[int], hold: Hold, age: int) -> None:
         record = "" if how == "release" else f"{how} {name}"

@@ -72,6 +72,7 @@ async def send(
         (Endpoint.COMPLETIONS, {"prompt": "x"}),
         (Endpoint.CHAT, {"messages": [{"role": "user", "content": "x"}]}),
         (Endpoint.EMBEDDINGS, {"input": "x"}),
+        (Endpoint.RESPONSES, {"input": "x"}),
     ],
 )
 async def test_an_openai_upstream_is_told_the_model_in_the_body(
@@ -113,6 +114,31 @@ async def test_an_azure_upstream_is_told_the_model_in_the_path(
     assert up.log[0].json() == {"prompt": "x", "cache_level": 2}
     assert up.log[0].header("api-key") == UPSTREAM_KEY
     assert up.log[0].header("Authorization") is None
+
+
+@pytest.mark.parametrize("dialect", [Dialect.AZURE, Dialect.OPENAI])
+async def test_an_azure_upstream_is_told_the_deployment_of_a_response_in_the_body(
+    up: FakeUpstream, dialect: Dialect
+) -> None:
+    azure = make_upstream(up.url, kind="azure", api_version="2025-04-01-preview")
+    decision = make_decision(
+        {"input": "x"},
+        endpoint=Endpoint.RESPONSES,
+        dialect=dialect,
+        api_version="2024-06-01",
+        deployments=(Deployment(upstream="llama", name="prod"),),
+    )
+    await send({"llama": azure}, decision)
+    assert up.log[0].target == "/openai/responses?api-version=2025-04-01-preview"
+    assert up.log[0].json() == {"model": "prod", "input": "x"}
+    assert up.log[0].header("api-key") == UPSTREAM_KEY
+
+
+async def test_a_stream_of_responses_is_asked_for_nothing_besides(up: FakeUpstream) -> None:
+    decision = make_decision({"input": "x", "stream": True}, endpoint=Endpoint.RESPONSES)
+    up.script(sse_reply([DONE]))
+    await send({"llama": make_upstream(up.url + "/v1")}, decision)
+    assert up.log[0].json() == {"model": "m", "input": "x", "stream": True}
 
 
 async def test_an_azure_upstream_without_any_version_is_unusable(up: FakeUpstream) -> None:

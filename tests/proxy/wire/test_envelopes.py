@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from responses import response
 
 from policies.usage import Usage
 from proxy.exchange import Observed
@@ -56,11 +57,22 @@ def test_chat_messages_are_counted(message: dict[str, object], expected: int) ->
         pytest.param({"error": {"message": "x"}}, True, 0, id="an error object"),
         pytest.param({"error": None, "data": [{"embedding": [0.1]}, {"embedding": "AAA="}]}, False, 2, id="embeddings"),
         pytest.param({"error": "x", "model": 3, "data": [1, 2, 3]}, True, 3, id="members of other types"),
+        pytest.param(response("a"), False, 0, id="a response"),
+        pytest.param(response(status="failed", error={"code": "x"}), True, 0, id="a response with an error"),
+        pytest.param(response(status="failed"), True, 0, id="a failed response without one"),
     ],
 )
 def test_what_an_answer_is(answer: dict[str, object], *, is_error: bool, embeddings: int) -> None:
     contents = observe_answer(json.dumps(answer).encode(), Observed())
     assert (contents.is_error, contents.embeddings) == (is_error, embeddings)
+
+
+def test_a_response_tells_its_facts() -> None:
+    observed = observe(response("abcé"))
+    assert observed == Observed(model="m", usage=Usage(11, 7, 4, 2), finish_reasons={0: "completed"}, content_bytes=5)
+    assert observe({**response("abcé"), "model": 3}) == Observed(
+        usage=Usage(11, 7, 4, 2), finish_reasons={0: "completed"}, content_bytes=5
+    )
 
 
 def test_members_of_other_types_are_as_if_absent() -> None:

@@ -49,6 +49,27 @@ def test_the_tightest_limits_are_told_as_openai_does_and_all_as_the_ietf_does() 
     ]
 
 
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        pytest.param({}, '"x";q=5;w=60', id="requests are the draft's default"),
+        pytest.param({"of": "tokens"}, '"x";q=5;qu="tidegate-tokens";w=60', id="tokens"),
+        pytest.param({"of": "input_tokens"}, '"x";q=5;qu="tidegate-input-tokens";w=60', id="input tokens"),
+        pytest.param({"of": "output_tokens"}, '"x";q=5;qu="tidegate-output-tokens";w=60', id="output tokens"),
+        pytest.param({"of": "completions"}, '"x";q=5;qu="tidegate-completions";w=60', id="completions"),
+        pytest.param({"of": "usd", "limit": 0.1}, '"x";q=100000;qu="tidegate-microdollars";w=60', id="micro-dollars"),
+        pytest.param({"of": "concurrency", "per": None}, '"x";q=5;qu="concurrent-requests"', id="concurrency"),
+    ],
+)
+def test_every_quantity_has_its_unit(settings: dict[str, Any], said: str) -> None:
+    assert dict(limit_headers([room("x", **settings)]))["RateLimit-Policy"] == said
+
+
+def test_tokens_of_one_direction_and_money_have_no_fields_of_openai_s() -> None:
+    rooms = [room("i", of="input_tokens"), room("o", of="output_tokens"), room("d", of="usd")]
+    assert [name for name, _ in limit_headers(rooms)] == ["RateLimit-Policy", "RateLimit"]
+
+
 def test_on_a_refusal_no_reset_is_shorter_than_the_wait() -> None:
     headers = dict(limit_headers(ROOMS, retry_after_seconds=90))
     assert headers["x-ratelimit-reset-requests"] == "1m30s"

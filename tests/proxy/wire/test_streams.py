@@ -7,14 +7,8 @@ from fake_upstream import DONE
 
 from policies.usage import Usage
 from proxy.exchange import Observed
-from proxy.wire.streams import (
-    StreamObserver,
-    error_event,
-    is_added_usage_event,
-    is_readable,
-    without_obfuscation,
-    without_usage_event,
-)
+from proxy.wire.chunks import CHUNKS
+from proxy.wire.streams import StreamObserver, is_readable, without_obfuscation
 
 USAGE = {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}
 
@@ -37,30 +31,8 @@ USAGE_EVENT = event({"id": "c", "model": "m", "choices": [], "usage": USAGE})
 
 def observe(*events: bytes, drops_usage: bool = False) -> tuple[Observed, StreamObserver, bytes]:
     observed = Observed()
-    observer = StreamObserver(observed, drops_usage=drops_usage)
+    observer = StreamObserver(observed, CHUNKS, drops_usage=drops_usage)
     return observed, observer, b"".join(observer.observe([each]) for each in events)
-
-
-@pytest.mark.parametrize(
-    ("candidate", "expected"),
-    [
-        pytest.param(USAGE_EVENT, True, id="empty choices and a usage object"),
-        pytest.param(event({"choices": [], "usage": USAGE}, separators=(",", ":")), True, id="without spaces"),
-        pytest.param(event({"choices": [], "usage": None}), False, id="empty choices and usage null"),
-        pytest.param(event({"choices": [], "prompt_filter_results": []}), False, id="Azure's first event"),
-        pytest.param(event(text("", finish="stop", usage=USAGE)), False, id="usage on the finish chunk"),
-        pytest.param(event({"usage": USAGE}), False, id="usage and no choices member"),
-        pytest.param(event(text('"usage": {')), False, id="usage in the text"),
-        pytest.param(b': "usage": {}\n\n', False, id="usage in a comment"),
-        pytest.param(DONE, False, id="the end"),
-    ],
-)
-def test_only_a_usage_event_is_ever_taken_out(candidate: bytes, expected: bool) -> None:  # noqa: FBT001
-    assert is_added_usage_event(candidate) is expected
-    for drops in (True, False):
-        _, observer, passed = observe(event(text("a")), candidate, drops_usage=drops)
-        kept = b"" if expected and drops else candidate
-        assert passed + observer.held == event(text("a")) + kept
 
 
 @pytest.mark.parametrize(
@@ -128,7 +100,7 @@ def test_a_stream_has_finished_when_every_choice_and_done_say_so(events: list[by
 
 def test_all_from_done_on_is_held() -> None:
     observed = Observed()
-    observer = StreamObserver(observed, drops_usage=True)
+    observer = StreamObserver(observed, CHUNKS, drops_usage=True)
     assert observer.observe([event(text("a")), DONE, b": bye\n\n"]) == event(text("a"))
     assert observer.observe([b": late\n\n"]) == b""
     assert observer.held == DONE + b": bye\n\n: late\n\n"
@@ -182,13 +154,6 @@ def test_garbage_passes_and_tells_nothing() -> None:
     assert observed == Observed()
 
 
-def test_a_stored_stream_loses_only_its_usage_event() -> None:
-    rest = [event(text("a")), event(text("", finish="stop", usage=None))]
-    assert without_usage_event(b"".join([*rest, USAGE_EVENT, DONE])) == b"".join([*rest, DONE])
-    assert without_usage_event(b"".join([*rest, DONE])) == b"".join([*rest, DONE])
-    assert without_usage_event(b"".join([*rest, USAGE_EVENT, DONE[:-1]])) == b"".join([*rest, DONE[:-1]])
-
-
 @pytest.mark.parametrize(
     ("stream", "expected"),
     [
@@ -200,7 +165,3 @@ def test_a_stored_stream_loses_only_its_usage_event() -> None:
 )
 def test_obfuscation_is_not_stored(stream: bytes, expected: bytes | None) -> None:
     assert without_obfuscation(stream) == (stream if expected is None else expected)
-
-
-def test_an_error_event_is_one_event() -> None:
-    assert error_event(b'{"error":{}}') == b'data: {"error":{}}\n\n'

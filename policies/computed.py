@@ -1,0 +1,52 @@
+"""Virtual parameters: what rules may bound that no client sends, since it is computed from a request (SPEC §4).
+
+Knows what they are computed of; how much that is, is known by `charges`, `tokens` and the request itself.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from policies.bounds import find_broken, violation
+from policies.charges import worst_case
+from policies.errors import PolicyViolation
+from policies.tokens import bound_input_tokens
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from policies.catalog import Model
+    from policies.merging import MergedRule
+    from policies.requests.asked import EffectiveRequest
+
+
+def _worst_case_tokens(effective: EffectiveRequest, model: Model) -> int | None:
+    worst = worst_case(effective, model)
+    return worst.tokens if worst.is_bounded else None
+
+
+COMPUTED: Mapping[str, tuple[str, Callable[[EffectiveRequest, Model], int | None]]] = {
+    "prompts": ("the number of prompts", lambda effective, _: effective.view.prompt_count),
+    "prompt_tokens": ("the most tokens that the input can have", bound_input_tokens),
+    "candidates": ("prompts × max(n, best_of)", lambda effective, _: effective.view.candidates),
+    "worst_case_tokens": ("input + candidates × token ceiling", _worst_case_tokens),
+}
+"""Virtual parameters: what they are in words, and how they are computed; None where the request leaves them open."""
+
+
+def check_computed(effective: EffectiveRequest, model: Model, name: str, rule: MergedRule) -> None:
+    """Raise PolicyViolation where a virtual parameter of a request is outside the bounds of its rule, or has no end."""
+    said, compute = COMPUTED[name]
+    value = compute(effective, model)
+    if value is None and rule.max is not None:
+        is_named = bound_input_tokens(effective, model) is None
+        lacks = "only names some of its input" if is_named else "gives no token ceiling"
+        raise PolicyViolation(
+            f"{name} ({said}) has no bound, since the request {lacks}; "
+            f"policy {rule.max.policy!r} allows at most {rule.max.value}.",
+            param=name,
+            policies=(rule.max.policy,),
+        )
+    broken = None if value is None else find_broken(value, rule)
+    if broken is not None:
+        raise violation(f"{name} ({said})", value, rule, broken, param=name)

@@ -1,0 +1,68 @@
+"""The events of completions and chat completions: chunks with choices, then perhaps usage, then `[DONE]`.
+
+Knows what a chunk's members mean; how a stream of them passes is `streams`' business.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from policies.usage import read_usage
+from proxy.wire.sse import EventSplitter, data_of
+from proxy.wire.streams import Family, Sign, decode_object
+
+if TYPE_CHECKING:
+    from proxy.exchange import Observed
+
+_USAGE = re.compile(rb'"usage"\s*:\s*\{')
+_TELLING = re.compile(rb'"(?:finish_reason"\s*:\s*"|usage"\s*:\s*\{|error"\s*:\s*[{"])')
+_GENERATED = re.compile(
+    rb'"(?:text|content|arguments|reasoning_content|reasoning|refusal)"\s*:\s*"([^"\\]*(?:\\.[^"\\]*)*)"'
+)
+
+
+def is_added_usage_event(event: bytes) -> bool:
+    """Tell whether an event has empty `choices` *and* a usage object: the only kind ever taken out (SPEC §7)."""
+    if _USAGE.search(event) is None:
+        return False
+    chunk = decode_object(data_of(event) or b"")
+    return chunk is not None and _is_usage_only(chunk)
+
+
+def without_usage_event(stream: bytes) -> bytes:
+    """Return a whole stored stream less its usage event."""
+    if _USAGE.search(stream) is None:
+        return stream
+    splitter = EventSplitter(len(stream))
+    events = splitter.feed(stream)
+    return b"".join([event for event in events if not is_added_usage_event(event)]) + splitter.rest()
+
+
+def _note(chunk: dict[str, Any], observed: Observed) -> Sign:
+    if isinstance(usage := chunk.get("usage"), dict):
+        observed.usage = read_usage(usage) or observed.usage
+    if isinstance(model := chunk.get("model"), str) and model:
+        observed.model = model
+    if isinstance(fingerprint := chunk.get("system_fingerprint"), str) and fingerprint:
+        observed.fingerprint = fingerprint
+    choices = chunk.get("choices")
+    for choice in choices if isinstance(choices, list) else ():
+        if isinstance(choice, dict) and isinstance(reason := choice.get("finish_reason"), str):
+            index = choice.get("index", 0)
+            observed.finish_reasons[index if isinstance(index, int) else 0] = reason
+    failed = Sign.FAILED if chunk.get("error") else Sign.NOTHING
+    return failed | (Sign.USAGE_ONLY if _is_usage_only(chunk) else Sign.NOTHING)
+
+
+def _is_usage_only(chunk: dict[str, Any]) -> bool:
+    return chunk.get("choices") == [] and isinstance(chunk.get("usage"), dict)
+
+
+def _error_event(error_object: bytes, latest: bytes) -> bytes:
+    del latest
+    return b"data: " + error_object + b"\n\n"
+
+
+CHUNKS: Final = Family(telling=_TELLING, generated=_GENERATED, note=_note, error_event=_error_event)
+"""Streams of completions and chat completions."""

@@ -1,0 +1,75 @@
+"""Virtual parameters: computed of what policy has made of a request, and bounded like any other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from ruling import MESSAGES, Rules, apply, ask, clamp, policy_of, ruled
+
+from policies.catalog import Deployment, Model, ModelSettings
+from policies.errors import PolicyViolation
+from policies.requests.asked import Endpoint
+
+
+@pytest.mark.parametrize(
+    ("rules", "sent", "param", "said"),
+    [
+        pytest.param(
+            {"prompts": {"max": 1}},
+            {"prompt": ["a", "b"]},
+            "prompts",
+            "prompts (the number of prompts) is 2; policy 'a' allows at most 1.",
+            id="too many prompts",
+        ),
+        pytest.param(
+            {"candidates": {"max": 5}},
+            {"prompt": ["a", "b"], "best_of": 3},
+            "candidates",
+            "candidates (prompts × max(n, best_of)) is 6; policy 'a' allows at most 5.",
+            id="too many candidates",
+        ),
+        pytest.param(
+            {"worst_case_tokens": {"max": 99}},
+            {"prompt": [1] * 10, "max_tokens": 100},
+            "worst_case_tokens",
+            None,
+            id="too many tokens at worst",
+        ),
+        pytest.param(
+            {"prompt_tokens": {"max": 9}},
+            {"prompt": [1] * 10},
+            "prompt_tokens",
+            "prompt_tokens (the most tokens that the input can have) is 10; policy 'a' allows at most 9.",
+            id="too long an input in token ids",
+        ),
+        pytest.param({"prompt_tokens": {"max": 9}}, {"prompt": "x" * 10}, "prompt_tokens", None, id="in text"),
+        pytest.param({"prompt_tokens": {"min": 9}}, {"prompt": [1]}, "prompt_tokens", None, id="too short an input"),
+    ],
+)
+def test_what_is_computed_is_refused_outside_a_bound(
+    rules: Rules, sent: dict[str, Any], param: str, said: str | None
+) -> None:
+    with pytest.raises(PolicyViolation) as refused:
+        apply(rules, sent)
+    assert (refused.value.param, refused.value.code) == (param, "policy_violation")
+    assert said is None or refused.value.message == said
+
+
+def test_candidates_are_counted_after_clamping() -> None:
+    rules = {"n": clamp(max=2), "candidates": {"max": 4}}
+    assert apply(rules, {"prompt": ["a", "b"], "n": 9})[0]["n"] == 2
+
+
+def test_an_input_that_is_only_named_is_no_way_round_a_bound_on_it() -> None:
+    model = Model("m", ModelSettings(deployments=(Deployment(upstream="u"),)))
+    named = ask({"previous_response_id": "r", "max_output_tokens": 1}, Endpoint.RESPONSES)
+    for name in ("prompt_tokens", "worst_case_tokens"):
+        with pytest.raises(PolicyViolation, match="has no bound, since the request only names some of its input"):
+            ruled(named, policy_of({name: {"max": 100}}), model)
+
+
+def test_an_open_ceiling_is_no_way_round_a_bound_on_the_worst_case() -> None:
+    model = Model("m", ModelSettings(deployments=(Deployment(upstream="u"),)))
+    with pytest.raises(PolicyViolation, match="has no bound, since the request gives no token ceiling"):
+        ruled(ask({"messages": MESSAGES}, Endpoint.CHAT), policy_of({"worst_case_tokens": {"max": 100}}), model)

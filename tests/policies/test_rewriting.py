@@ -1,0 +1,83 @@
+"""Spaces at the end of prompts, and texts of policy's own beside the client's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from ruling import Rules, Told, apply
+
+from policies.errors import PolicyViolation
+
+
+@pytest.mark.parametrize(
+    ("rules", "sent", "forwarded", "told"),
+    [
+        pytest.param(
+            {"prompt": {"strip_trailing_space": True}},
+            {"prompt": "Once upon  "},
+            {"prompt": "Once upon"},
+            [("prompt", "Once upon  ", "Once upon", "strip")],
+            id="spaces at a prompt's end are stripped",
+        ),
+        pytest.param(
+            {"prompt": {"strip_trailing_space": True}},
+            {"prompt": ["a ", "b", " "]},
+            {"prompt": ["a", "b", ""]},
+            [("prompt", ["a ", "b", " "], ["a", "b", ""], "strip")],
+            id="of every prompt",
+        ),
+        pytest.param(
+            {"prompt": {"strip_trailing_space": True}}, {"prompt": "a\n"}, {"prompt": "a\n"}, [], id="spaces only"
+        ),
+        pytest.param(
+            {"prompt": {"strip_trailing_space": True}}, {"prompt": [[1], [2]]}, {"prompt": [[1], [2]]}, [], id="of text"
+        ),
+        pytest.param(
+            {"stop": {"add": ["H:"]}},
+            {},
+            {"stop": ["H:"]},
+            [("stop", None, ["H:"], "add")],
+            id="a stop of policy's own",
+        ),
+        pytest.param(
+            {"stop": {"add": ["H:"]}},
+            {"stop": "x"},
+            {"stop": ["x", "H:"]},
+            [("stop", "x", ["x", "H:"], "add")],
+            id="beside the client's",
+        ),
+        pytest.param({"stop": {"add": ["H:"]}}, {"stop": "H:"}, {"stop": "H:"}, [], id="that the client sent itself"),
+        pytest.param(
+            {"stop": {"add": ["H:"]}}, {"stop": ["H:", "x"]}, {"stop": ["H:", "x"]}, [], id="in whatever order"
+        ),
+        pytest.param(
+            {"stop": {"add": ["H:"], "on_violation": "clamp"}},
+            {"stop": ["a", "b", "c", "d"]},
+            {"stop": ["a", "b", "c", "H:"]},
+            [("stop", ["a", "b", "c", "d"], ["a", "b", "c", "H:"], "add")],
+            id="the client's last goes where there is no room",
+        ),
+    ],
+)
+def test_a_rule_rewrites(rules: Rules, sent: dict[str, Any], forwarded: dict[str, Any], told: Told) -> None:
+    assert apply(rules, sent) == (forwarded, told)
+
+
+@pytest.mark.parametrize(
+    ("rules", "sent", "param", "said"),
+    [
+        pytest.param(
+            {"stop": {"add": ["H:"]}},
+            {"stop": ["a", "b", "c", "d"]},
+            "stop",
+            "stop is an array of 4 items; policy 'a' adds 1, which leaves room for 3 of at most 4.",
+            id="no room for policy's own stops",
+        ),
+    ],
+)
+def test_a_rule_refuses_to_rewrite(rules: Rules, sent: dict[str, Any], param: str, said: str | None) -> None:
+    with pytest.raises(PolicyViolation) as refused:
+        apply(rules, sent)
+    assert (refused.value.param, refused.value.code) == (param, "policy_violation")
+    assert said is None or refused.value.message == said
