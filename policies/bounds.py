@@ -5,8 +5,9 @@ Knows JSON values and merged rules; which values are held to them, and what beco
 
 from __future__ import annotations
 
+import json
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from policies.errors import PolicyViolation
 from policies.merging import MergedRule, Part, is_same
@@ -15,6 +16,8 @@ from policies.requests.forms import one_or_many
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+_LONGEST_WRITTEN: Final = 60
 
 
 def is_number(value: Any) -> bool:  # noqa: ANN401  a JSON value
@@ -86,6 +89,24 @@ def largest_of(rule: MergedRule) -> Any:  # noqa: ANN401  a JSON value
     return max(filter(is_number, rule.listed or ()), default=None)
 
 
+def written(value: Any) -> str:  # noqa: ANN401  a JSON value
+    """Write a value of the configuration's in a message: what it holds, as compact JSON, where that is long its start.
+
+    A client's own value is shown by `fields.shown`, which tells of arrays and objects only how large they are.
+    """
+    if not isinstance(value, list | dict):
+        return shown(value)
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return text if len(text) <= _LONGEST_WRITTEN else text[: _LONGEST_WRITTEN - 1] + "…"
+
+
+def let_through(broken: Part, rule: MergedRule) -> str:
+    """Say in words which values a bound lets through, such as `at most 4`; of lists, what stands on all of them."""
+    if broken in rule.allowed:
+        return f"only {', '.join(map(written, rule.listed))}" if rule.listed else "no value"
+    return f"at {'most' if broken is rule.max else 'least'} {broken.value}"
+
+
 def violation(
     said: str,
     value: Any,  # noqa: ANN401  a JSON value
@@ -95,14 +116,20 @@ def violation(
     param: str | None = None,
 ) -> PolicyViolation:
     """Say in one sentence that a value is outside a bound; `said` is what the value is of, `param` its parameter."""
-    if broken in rule.allowed:
-        bound = f"only {', '.join(map(shown, rule.listed))}" if rule.listed else "no value that other levels allow"
-    else:
-        bound = f"at {'most' if broken is rule.max else 'least'} {broken.value}"
+    bound = let_through(broken, rule)
     return PolicyViolation(
-        f"{said} is {shown(value)}; policy {broken.policy!r} allows {bound}.",
+        f"{said} is {shown(value)}; {_whose(broken, rule)} {bound}.",
         param=said if param is None else param,
         policies=(broken.policy,),
         value=value,
         bound=bound,
     )
+
+
+def _whose(broken: Part, rule: MergedRule) -> str:
+    """Name the policy that allows what a bound lets through; all of them where only their lists together do."""
+    names = list(dict.fromkeys(part.policy for part in rule.allowed))
+    is_alone = broken not in rule.allowed or len(broken.value) == len(rule.listed or ())
+    if is_alone or len(names) == 1:
+        return f"policy {broken.policy!r} allows"
+    return f"policies {', '.join(map(repr, names[:-1]))} and {names[-1]!r} together allow"

@@ -104,7 +104,8 @@ def _find_bypass(effective: EffectiveRequest, settings: CacheSettings, end_user:
     if settings.scope == "end_user" and not end_user:
         return "no-end-user"
     find = _BYPASSES.get(effective.endpoint)
-    return None if find is None else find(effective.fields)
+    reason = None if find is None else find(effective.fields)
+    return "named-input" if reason is None and effective.input_size.is_open else reason
 
 
 def is_deterministic(effective: EffectiveRequest) -> bool:
@@ -119,11 +120,13 @@ def is_deterministic(effective: EffectiveRequest) -> bool:
 
 
 def _find_chat_bypass(fields: Mapping[str, Any]) -> str | None:
-    """Find what makes a chat request more than its text: storage upstream, the web, tools run there, or sound."""
+    """Find what makes a chat request more than its text: storage upstream, the web, data or tools there, or sound."""
     if fields.get("store"):
         return "stored-upstream"
     if fields.get("web_search_options") is not None:
         return "web-search"
+    if fields.get("data_sources") is not None:
+        return "data-sources"
     if has_hosted_tool(fields.get("tools")):
         return "hosted-tools"
     modalities = fields.get("modalities")

@@ -7,14 +7,14 @@ window, and takes what was seen of an answer as plain numbers.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
 from policies.errors import InvalidRequest
 from policies.pricing import cost_microdollars
 from policies.requests.asked import Action, Adjustment, EffectiveRequest
-from policies.requests.ceilings import ceilings_given, is_ceiling, widest_ceiling
+from policies.requests.ceilings import BEST_OF, ceilings_given, is_ceiling, widest_candidates, widest_ceiling
 from policies.requests.dialects import REQUEST_TYPES
 from policies.requests.fields import shown
 from policies.tokens import (
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
     from policies.catalog import Model
     from policies.usage import Usage
+
+MOST_TOKENS: Final = 10**15
+"""Outputs above it are taken as this: more than any limit tells apart, and sums of it can still be written."""
 
 Known = Literal["reported", "counted", "worst_case", "none"]
 """How the tokens of a charge are known: by the upstream, by ourselves, by what was held, or there are none."""
@@ -101,15 +104,21 @@ class Seen:
     choices: int = 0
 
 
+def most_candidates(effective: EffectiveRequest) -> int:
+    """Return how many candidates are generated at most, whichever of their names the server obeys."""
+    view = effective.view
+    return widest_candidates(effective.fields, view.candidates, view.prompt_count)
+
+
 def worst_case(effective: EffectiveRequest, model: Model) -> WorstCase:
     """Return the most that a request can take: its input, and its ceiling for every candidate."""
     bound = bound_input_tokens(effective, model)
     input_tokens = bound_sent_tokens(effective, model) if bound is None else bound
-    candidates = effective.view.candidates
+    candidates = most_candidates(effective)
     ceiling = widest_ceiling(effective.fields, effective.view.token_ceiling)
-    if ceiling is None:
+    if ceiling is None and all(map(is_ceiling, ceilings_given(effective.fields).values())):
         ceiling = model.settings.max_output_tokens or model.settings.context_window
-    output_tokens = candidates * (ceiling or 0)
+    output_tokens = min(candidates * (ceiling or 0), MOST_TOKENS)
     cost = cost_microdollars(model.settings.price, input_tokens=input_tokens, output_tokens=output_tokens)
     is_bounded = bound is not None and (ceiling is not None or candidates == 0)
     return WorstCase(
@@ -254,10 +263,16 @@ def _completions(effective: EffectiveRequest, worst: WorstCase, seen: Seen) -> i
     Candidates that were generated and not returned count like those that were.
     """
     if seen.choices:
-        view = effective.view
-        return min(-(-seen.choices * view.candidates // view.choices), worst.candidates)
+        return min(_with_left_out(effective, seen.choices), worst.candidates)
     has_begun = seen.usage is not None or seen.content_events or seen.content_bytes
     return worst.candidates if has_begun else 0
+
+
+def _with_left_out(effective: EffectiveRequest, returned: int) -> int:
+    """Scale what the returned choices have, rounded up, to what was generated with those that were left out."""
+    view = effective.view
+    candidates = widest_candidates(effective.fields, view.candidates, view.prompt_count, (BEST_OF,))
+    return -(-returned * candidates // view.choices)
 
 
 def _may_generate(worst: WorstCase) -> bool:
@@ -271,7 +286,7 @@ def _reported(effective: EffectiveRequest, model: Model, worst: WorstCase, seen:
         own_input = min(estimate_input_tokens(effective, model), worst.input_tokens)
         token_ids = effective.input_size.token_ids  # these are no estimate
         input_tokens = max(token_ids, _credible(usage.input_tokens, own_input))
-    if view.candidates > 1 and not view.echo_size().token_ids:  # whose text is of a length that nobody knows
+    if worst.candidates > 1 and not view.echo_size().token_ids:  # whose text is of a length that nobody knows
         own_output = _at_most(worst, _seen_output(effective, seen))
         output_tokens = _credible(usage.output_tokens, own_output)
     if seen.is_abandoned and not seen.is_ended:
@@ -297,12 +312,10 @@ def _credible(reported: int, own: int) -> int:
 
 def _counted(effective: EffectiveRequest, model: Model, worst: WorstCase, seen: Seen) -> Charged:
     """Charge without a report; candidates that were generated and not returned count like those that were."""
-    view = effective.view
-    output_tokens = -(-_seen_output(effective, seen) * view.candidates // view.choices)
     return _charged(
         model,
         input_tokens=min(estimate_input_tokens(effective, model), worst.input_tokens),
-        output_tokens=_at_most(worst, output_tokens),
+        output_tokens=_at_most(worst, _with_left_out(effective, _seen_output(effective, seen))),
         known="counted",
     )
 

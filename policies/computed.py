@@ -5,11 +5,13 @@ Knows what they are computed of; how much that is, is known by `charges`, `token
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
 
 from policies.bounds import find_broken, violation
-from policies.charges import worst_case
-from policies.errors import PolicyViolation
+from policies.charges import close_ceiling, most_candidates, worst_case
+from policies.errors import InvalidRequest, PolicyViolation
 from policies.tokens import bound_input_tokens
 
 if TYPE_CHECKING:
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 
     from policies.catalog import Model
     from policies.merging import MergedRule
-    from policies.requests.asked import EffectiveRequest
+    from policies.requests.asked import Adjustment, EffectiveRequest
 
 
 def _worst_case_tokens(effective: EffectiveRequest, model: Model) -> int | None:
@@ -25,13 +27,29 @@ def _worst_case_tokens(effective: EffectiveRequest, model: Model) -> int | None:
     return worst.tokens if worst.is_bounded else None
 
 
+WORST_CASE: Final = "worst_case_tokens"
+"""The one that depends on the token ceiling."""
+
 COMPUTED: Mapping[str, tuple[str, Callable[[EffectiveRequest, Model], int | None]]] = {
     "prompts": ("the number of prompts", lambda effective, _: effective.view.prompt_count),
     "prompt_tokens": ("the most tokens that the input can have", bound_input_tokens),
-    "candidates": ("prompts × max(n, best_of)", lambda effective, _: effective.view.candidates),
-    "worst_case_tokens": ("input + candidates × token ceiling", _worst_case_tokens),
+    "candidates": ("prompts × max(n, best_of)", lambda effective, _: most_candidates(effective)),
+    WORST_CASE: ("input + candidates × token ceiling", _worst_case_tokens),
 }
 """Virtual parameters: what they are in words, and how they are computed; None where the request leaves them open."""
+
+
+def close_if_open(
+    effective: EffectiveRequest, model: Model, rule: MergedRule
+) -> tuple[EffectiveRequest, tuple[Adjustment, ...]]:
+    """Write the token ceiling that a bounded worst case counts on, where a request leaves it open and one is known."""
+    if rule.max is None:
+        return effective, ()
+    try:
+        closed, written = close_ceiling(effective, model)
+    except InvalidRequest:
+        return effective, ()  # the worst case has no bound, which is refused as that
+    return closed, tuple(replace(each, policy=rule.max.policy) for each in written)
 
 
 def check_computed(effective: EffectiveRequest, model: Model, name: str, rule: MergedRule) -> None:

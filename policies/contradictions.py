@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from policies.bounds import find_broken, is_number
+from policies.bounds import find_broken, is_number, written
 from policies.computed import COMPUTED
-from policies.merging import Forced, MergedRule, is_same
+from policies.merging import EffectivePolicy, Forced, MergedRule, is_same
 from policies.requests.dialects import REQUEST_TYPES
-from policies.requests.fields import number_type, shown
+from policies.requests.fields import number_type
 from policies.requests.meaning import vocabulary
 from policies.rule_advice import bound_words
 from policies.rule_checks import kinds_with, lets_nothing_through
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from policies.catalog import Model
-    from policies.merging import EffectivePolicy, Part
+    from policies.merging import Part
     from policies.requests.asked import Endpoint
     from policies.requests.fields import EndpointRequest
 
@@ -40,7 +40,7 @@ def contradictions(policy: EffectivePolicy, models: Sequence[Model]) -> Iterator
     """Yield what refuses every request, or every one to an endpoint, under a merged policy, asked for these models."""
     sound: dict[str, MergedRule] = {}
     for name, rule in policy.parameters.items():
-        found = list(_within(name, rule))
+        found = list(_within(name, rule)) or list(_refused_by_endpoints(name, rule, models))
         yield from found
         if not found:
             sound[name] = rule
@@ -57,7 +57,7 @@ def _within(name: str, rule: MergedRule) -> Iterator[Contradiction]:
         return
     for said, part in (("default", rule.default), ("force", rule.force)):
         if part is not None and (broken := _never_inside(part, rule)):
-            value = "the pseudonym" if part.value is Forced.PSEUDONYM else f"{said}: {shown(part.value)}"
+            value = "the pseudonym" if part.value is Forced.PSEUDONYM else f"{said}: {written(part.value)}"
             refused = "every request" if said == "force" else f"every request without {name}"
             told = f"{value} of policy {part.policy!r} is not within what policy {broken.policy!r} lets through"
             yield Contradiction(part.policy, place, f"{told}, which {bound_words(broken, rule)}: {refused} is refused")
@@ -80,6 +80,23 @@ def _too_many(name: str, rule: MergedRule) -> Iterator[Contradiction]:
         policies = list(dict.fromkeys(part.policy for part in rule.add))
         told = f"policies {_listed(policies)} together add {len(rule.add)} texts; {name} takes at most {most}"
         yield Contradiction(policies[-1], f"parameters.{name}", f"{told}: every request that has a {name} is refused")
+
+
+def _refused_by_endpoints(name: str, rule: MergedRule, models: Sequence[Model]) -> Iterator[Contradiction]:
+    """Find what is written though the endpoint refuses it in every request, as the gateway does what it asks for."""
+    for said, part in (("default", rule.default), ("force", rule.force)):
+        if part is None or part.value is Forced.PSEUDONYM or find_broken(part.value, rule):
+            continue
+        alone = EffectivePolicy(parameters={name: MergedRule(force=part)})
+        refused = [
+            endpoint
+            for endpoint in (each for each, kind in REQUEST_TYPES.items() if kind.takes(name, part.value))
+            if models and not any(smallest_requests(alone, model, endpoint) for model in models)
+        ]
+        if refused:
+            which = f"every request{'' if said == 'force' else f' without {name}'} to {' and '.join(refused)}"
+            told = f"{said}: {written(part.value)} of policy {part.policy!r} is refused by the endpoint itself"
+            yield Contradiction(part.policy, f"parameters.{name}", f"{told}: {which} is refused")
 
 
 def _between(endpoint: Endpoint, rules: dict[str, MergedRule]) -> Iterator[Contradiction]:
@@ -146,7 +163,7 @@ def _all_words(rule: MergedRule) -> str:
     """Say who says what of a parameter's values."""
     said = [f"policy {part.policy!r} {bound_words(part, rule)}" for part in rule.bounds]
     if rule.force is not None:
-        said.append(f"policy {rule.force.policy!r} forces {shown(rule.force.value)}")
+        said.append(f"policy {rule.force.policy!r} forces {written(rule.force.value)}")
     return " and ".join(said)
 
 

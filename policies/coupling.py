@@ -1,7 +1,7 @@
 """Coupled parameters after policy has changed some: brought to agree again, within the rules on each (SPEC §4).
 
-Which parameters are coupled, and how they agree, is said by the request types; this file knows whose rule asked for a
-change, and who is named where no values agree.
+What says nothing without another parameter goes with it. Which parameters are coupled, and how they agree, is said by
+the request types; this file knows whose rule asked for a change, and who is named where no values agree.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from policies.bounds import find_broken, violation
 from policies.errors import PolicyViolation
 from policies.merging import MergedRule, is_same
 from policies.requests.asked import Action
+from policies.requests.meaning import vocabulary
 
 if TYPE_CHECKING:
     from policies.draft import Draft
@@ -34,6 +35,15 @@ def reconcile(draft: Draft) -> None:
         raise _contradiction(draft)
     for name, change in changes.items():
         _write_reconciled(draft, name, change)
+    for name, other in vocabulary(draft.request_type).needs.items():
+        _drop_companion(draft, name, other)
+
+
+def _drop_companion(draft: Draft, name: str, other: str) -> None:
+    """Take out what says nothing without another parameter, where policy has changed either of them."""
+    reason = draft.adjustments.get(other) or draft.adjustments.get(name)
+    if reason is not None and draft.fields.get(name) is not None and not draft.fields.get(other):
+        draft.write(name, None, Action.DROP, reason.policy or "")
 
 
 def _contradiction(draft: Draft) -> PolicyViolation:

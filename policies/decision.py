@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from policies.advisories import advise
 from policies.cacheability import plan_cache
 from policies.charges import check_input, close_ceiling, worst_case
+from policies.draft import joined
 from policies.errors import Forbidden
 from policies.limits import bind_limits, needs_ceiling, needs_input
 from policies.parameters import apply_rules, observe_rules
@@ -99,7 +100,7 @@ def decide_under(  # noqa: PLR0913  a decision weighs all of them
         check_input(effective, model)
     if needs_ceiling(policy.limits, model):
         effective, written = close_ceiling(effective, model)
-        adjustments = (*adjustments, *written)
+        adjustments = joined(adjustments, written)
     worst = worst_case(effective, model)
     return Decision(
         asked=asked,

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from policies.merging import Forced, is_same
 from policies.requests.asked import Action, Adjustment
 from policies.requests.ceilings import CEILING_NAMES
 from policies.requests.dialects import REQUEST_TYPES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from policies.catalog import Model
     from policies.merging import MergedRule, Part
@@ -34,8 +36,19 @@ def may_write(kind: type[EndpointRequest], name: str, value: Any) -> bool:  # no
     return kind.takes(name, value) or (not is_known(name) and bool(kind.ceilings))
 
 
+def joined(earlier: Iterable[Adjustment], later: Iterable[Adjustment]) -> tuple[Adjustment, ...]:
+    """Put changes that were made one after the other together: of each parameter one, and none that was undone."""
+    told = {each.parameter: each for each in earlier}
+    for each in later:
+        known = told.pop(each.parameter, None)
+        made = each if known is None else replace(each, before=known.before)
+        if not is_same(made.before, made.after):
+            told[each.parameter] = made
+    return tuple(told.values())
+
+
 class Draft:
-    """A request while policy works on it: `sent` as it came, `fields` as they became."""
+    """A request while policy works on it: `sent` and `view` as it came, `fields` as they became."""
 
     def __init__(
         self,
@@ -51,7 +64,7 @@ class Draft:
         self.sent = asked.fields
         self.fields = dict(asked.fields)
         self.adjustments: dict[str, Adjustment] = {}
-        self._end_user = asked.view.end_user
+        self.view = asked.view
         self._pseudonymise = pseudonymise
 
     def write(self, name: str, value: Any, action: Action, policy: str) -> None:  # noqa: ANN401  a JSON value
@@ -66,15 +79,16 @@ class Draft:
             self.adjustments[name] = Adjustment(name, before, value, action, policy)
 
     def takes(self, name: str, value: Any) -> bool:  # noqa: ANN401  a JSON value
-        """Tell whether policy may write this into the request."""
-        return may_write(self.request_type, name, value)
+        """Tell whether policy may write this into the request; in place of what only the client knows, anything."""
+        is_clients = self.sent.get(name) is not None and not self.request_type.has_parameter(name)
+        return is_clients or may_write(self.request_type, name, value)
 
     def forced(self, name: str, force: Part) -> Any:  # noqa: ANN401  a JSON value
         """Return the value that is forced on a parameter."""
         if force.value is not Forced.PSEUDONYM:
             return force.value
         given = self.sent.get(name)
-        return self._pseudonymise(given if isinstance(given, str) else self._end_user)
+        return self._pseudonymise(given if isinstance(given, str) else self.view.end_user)
 
     @property
     def ceiling_to_write(self) -> str | None:

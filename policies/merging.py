@@ -5,7 +5,8 @@ remembers which policy it came from; a rule that is marked `override` replaces w
 one level and `forbid` at another the outer one stands, since an inner level lifts nothing; but what is forbidden within
 a `force` is kept for endpoints that do not take the forced value, and `forbid: reject` holds for others too: what is
 forced is written, and a client that sends anything else is refused. A parameter that a rule of any level names is
-unknown to none of them. Rules that are observed combine among themselves. What a rule does to a request is in `parameters`.
+unknown to none of them. Rules that are observed combine among themselves. What a rule does to a request is in
+`parameters`.
 """
 
 from __future__ import annotations

@@ -12,9 +12,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from policies.bounds import clients_own, find_broken, inside, largest_of, violation
-from policies.computed import COMPUTED, check_computed
+from policies.computed import COMPUTED, WORST_CASE, check_computed, close_if_open
 from policies.coupling import reconcile
-from policies.draft import Draft, is_known
+from policies.draft import Draft, is_known, joined
 from policies.errors import InvalidRequest, PolicyViolation
 from policies.merging import Forced, MergedRule, Part, is_same
 from policies.requests.asked import Action, Adjustment, EffectiveRequest
@@ -63,11 +63,14 @@ def apply_rules(
         elif name not in COMPUTED:
             _apply(draft, name, rule)
     reconcile(draft)
-    effective = _effective(asked, draft)
+    effective, adjustments = _effective(asked, draft), tuple(draft.adjustments.values())
+    if (worst := policy.parameters.get(WORST_CASE)) is not None:
+        effective, written = close_if_open(effective, model, worst)
+        adjustments = joined(adjustments, written)
     for name in COMPUTED:
         if name in policy.parameters:
             check_computed(effective, model, name, policy.parameters[name])
-    return effective, tuple(draft.adjustments.values())
+    return effective, adjustments
 
 
 def observe_rules(
@@ -162,7 +165,7 @@ def _force(draft: Draft, name: str, forced: Any, force: Part) -> None:  # noqa: 
 
 
 def _forbid(draft: Draft, name: str, rule: MergedRule, forbid: Part) -> None:
-    own = _value_for_absent(draft, name, rule)
+    own = _value_for_absent(draft, name, rule) or _ceiling_of_worst_case(draft, name)
     if own and is_same(one_or_many(clients_own(draft.fields[name], rule)), one_or_many(own[0])):
         return  # What policy itself writes is nothing to object to: rules may be applied twice.
     if forbid.value == "reject":
@@ -189,11 +192,28 @@ def _value_for_absent(draft: Draft, name: str, rule: MergedRule) -> tuple[Any, s
     return (inside(name, implied, rule), broken.policy) if broken else None
 
 
+def _ceiling_of_worst_case(draft: Draft, name: str) -> tuple[Any, str] | None:
+    """Ceiling that is written where none was sent and the worst case is bounded, and whose it is."""
+    worst = draft.rules.get(WORST_CASE)
+    if worst is None or name != draft.ceiling_to_write:
+        return None
+    fields = {each: value for each, value in draft.sent.items() if each not in draft.request_type.ceilings}
+    _, written = close_if_open(
+        EffectiveRequest(draft.endpoint, fields, draft.view.with_fields(fields)), draft.model, worst
+    )
+    return next(((each.after, each.policy or "") for each in written), None)
+
+
 def _largest_ceiling(draft: Draft, rule: MergedRule) -> Any:  # noqa: ANN401  a JSON value
-    """Return the largest ceiling that is let through, or all that the model can generate where that is less."""
-    largest, settings = largest_of(rule), draft.model.settings
+    """Return the largest ceiling that is let through, or all that the model can generate where that is less.
+
+    None where there is no end to it, and no bound on the worst case either.
+    """
+    largest, settings, worst = largest_of(rule), draft.model.settings, draft.rules.get(WORST_CASE)
     most = settings.max_output_tokens or settings.context_window
-    return largest if largest is None or most is None else min(largest, most)
+    if largest is None:
+        return most if worst and worst.max else None
+    return largest if most is None else min(largest, most)
 
 
 def _apply_to_given(draft: Draft, name: str, rule: MergedRule) -> None:

@@ -34,7 +34,7 @@ class Rule(Settings):
     force: Any = None
     """Written whatever the client sent."""
     forbid: Literal["reject", "drop"] | None = None
-    """The parameter may not be sent: refuse the request, or take the parameter out."""
+    """The parameter may not be sent, but as policy writes it: refuse the request, or take the parameter out."""
     add: Annotated[Items[str], Field(min_length=1)] | None = None
     """Texts that are added to what the client sent, such as to `stop`; on_violation says what happens to too many."""
     strip_trailing_space: bool = False

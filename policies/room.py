@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from policies import windows
-from policies.limits import level_words, quota_words
-from policies.windows import Rolling
+from policies.limits import MORE_THAN_ANY, level_words, quota_words
+from policies.windows import MAX_COUNT, Rolling
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -132,8 +132,13 @@ def _message(room: Room, seconds: int | None) -> str:
     )
     return (
         f"Limit {bound.name!r} of policy {bound.policy!r} ({quota_words(bound)}{per} for {level_words(bound)}) "
-        f"has no room for this request: it asks for {write(bound.ask)}, {write(room.left)} left; {when}."
+        f"has no room for this request: it asks for {_asked(bound)}, {write(room.left)} left; {when}."
     )
+
+
+def _asked(bound: BoundLimit) -> str:
+    write = bound.named.quantity.write
+    return write(bound.ask) if bound.ask < MORE_THAN_ANY else f"more than {write(MAX_COUNT)}"
 
 
 def _duration_words(seconds: int) -> str:

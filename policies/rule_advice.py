@@ -11,17 +11,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-from policies.bounds import find_broken, is_number
+from policies.bounds import find_broken, is_number, written
 from policies.computed import COMPUTED
 from policies.merging import Forced, MergedRule, Part, as_merged, is_same, merge, merge_rules
 from policies.requests.ceilings import CEILING
 from policies.requests.dialects import REQUEST_TYPES
-from policies.requests.fields import expectation, number_type, shown
+from policies.requests.fields import expectation, number_type
 from policies.requests.meaning import vocabulary
 from policies.rule_checks import PARTS, kinds_with
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from policies.policy import Policy, Rule
     from policies.requests.fields import EndpointRequest, NumberType
@@ -223,12 +223,21 @@ def _idle_overrides(outer: Levels, policy: Policy) -> Iterator[Idle]:
     named = {(name, rule.mode) for _, each in outer for name, rule in each.parameters.items()}
     for name, rule in policy.parameters.items():
         if rule.override and not policy.override and (name, rule.mode) not in named:
-            yield Idle(f"parameters.{name}", "override: true", f"no outer level says anything of {name}")
+            yield Idle(f"parameters.{name}", "override: true", _nothing_to_override(name, rule, named))
     is_said = any((name, rule.mode) in named for name, rule in policy.parameters.items())
     is_said |= any(policy.models and each.models for _, each in outer)
     is_said |= any(policy.unknown_parameters and each.unknown_parameters for _, each in outer)
     if policy.override and not is_said:
-        yield Idle("override", "override: true", "no outer level says anything of what this policy is about")
+        yield Idle("override", "override: true", "no outer level says anything that it replaces")
+
+
+def _nothing_to_override(name: str, rule: Rule, named: Collection[tuple[str, str]]) -> str:
+    """Say why a rule replaces nothing: rules that are enforced and rules that are observed combine among themselves."""
+    if rule.mode == "observe":
+        return f"no outer level observes {name}"
+    if (name, "observe") in named:
+        return f"outer levels only observe {name}"
+    return f"no outer level says anything of {name}"
 
 
 def _idle_unknown(outer: Levels, policy: Policy) -> Iterator[Idle]:
@@ -329,7 +338,7 @@ def _stricter(rule: Rule, part: str, beside: MergedRule) -> Part:
 
 def force_words(force: Part, name: str) -> str:
     """Say what is forced on a parameter."""
-    return f"pseudonymises {name}" if force.value is Forced.PSEUDONYM else f"forces {shown(force.value)}"
+    return f"pseudonymises {name}" if force.value is Forced.PSEUDONYM else f"forces {written(force.value)}"
 
 
 def bound_words(part: Part, rule: MergedRule) -> str:
@@ -346,5 +355,5 @@ def _words(rule: Rule, part: str) -> str:
 
 def _value_words(value: object) -> str:
     if isinstance(value, tuple):
-        return f"[{', '.join(map(shown, value))}]"
-    return value if isinstance(value, str) else shown(value)
+        return f"[{', '.join(map(written, value))}]"
+    return value if isinstance(value, str) else written(value)

@@ -8,18 +8,18 @@ from __future__ import annotations
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final
 
-from policies.bounds import find_broken, is_number, violation
+from policies.bounds import find_broken, is_number, let_through, written
 from policies.computed import COMPUTED
 from policies.merging import Forced, as_merged
 from policies.parameters import UNKNOWN
 from policies.requests.ceilings import CEILING, CEILING_NAMES
 from policies.requests.dialects import REQUEST_TYPES
-from policies.requests.fields import NumberType, expectation, number_type, shown
+from policies.requests.fields import NumberType, expectation, number_type
 from policies.requests.forms import input_form
-from policies.requests.meaning import vocabulary
+from policies.requests.meaning import Unread, vocabulary
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from policies.merging import MergedRule, Part
     from policies.policy import Rule
@@ -72,7 +72,12 @@ def check_rule(name: str, rule: Rule) -> list[str]:
         _check_values,
         _check_rewriting,
     )
-    return [problem for check in checks for problem in check(name, merged)]
+    return [*_check_pseudonym(rule), *(problem for check in checks for problem in check(name, merged))]
+
+
+def _check_pseudonym(rule: Rule) -> Iterator[str]:
+    if rule.pseudonymise and rule.force is not None:  # merged, only one of them is left
+        yield "pseudonymise leaves nothing for force to say"
 
 
 def _check_name(name: str, rule: MergedRule) -> Iterator[str]:
@@ -114,17 +119,20 @@ def _forcing(rule: MergedRule) -> str:
 
 
 def _check_bounds(name: str, rule: MergedRule) -> Iterator[str]:
+    del name
     if rule.max and rule.min and rule.min.value > rule.max.value:
         yield f"min is {rule.min.value}, above max, which is {rule.max.value}: nothing is let through"
         return
     if rule.listed == ():
         yield "allowed is empty: nothing is let through"
+    if None in (rule.listed or ()):
+        yield "allowed holds null, which is as good as absent and never refused; leave it out"
     if rule.listed and rule.allowed[0].on_violation == "clamp" and not all(map(is_number, rule.listed)):
         yield "only numbers can be clamped: on_violation must be reject"
     for said, part in (("default", rule.default), ("force", _literal(rule.force))):
         broken = find_broken(part.value, rule) if part else None
         if part and broken:
-            yield f"{said}: {violation(name, part.value, rule, broken).message}"
+            yield f"{said} is {written(part.value)}; the rule itself allows {let_through(broken, rule)}"
 
 
 def _check_values(name: str, rule: MergedRule) -> Iterator[str]:
@@ -142,11 +150,26 @@ def _check_values(name: str, rule: MergedRule) -> Iterator[str]:
         elif all(is_outside(number, part.value) for number in numbers):
             yield f"{said} is {part.value}, outside what {name} may be: nothing is let through"
     literal = (("default", rule.default), ("force", _literal(rule.force)))
-    written = [(said, part.value) for said, part in literal if part]
-    written += [("allowed", value) for value in rule.listed or ()]
-    for said, value in written:
-        if not any(kind.takes(name, value) for kind in kinds):
-            yield f"{said} is {shown(value)}; {name} must be {' or '.join({expectation(k, name): 0 for k in kinds})}"
+    said_of = [(said, part.value) for said, part in literal if part]
+    said_of += [("allowed", value) for value in rule.listed or () if value is not None]
+    judges = _judges(name, kinds)
+    for said, value in said_of:
+        if not any(kind.takes(name, value) for kind in judges):
+            yield f"{said} is {written(value)}; {name} must be {' or '.join({expectation(k, name): 0 for k in judges})}"
+
+
+def _judges(name: str, kinds: Sequence[type[EndpointRequest]]) -> list[type[EndpointRequest]]:
+    """Return the endpoints that can tell whether a value is one: not those that do not read what another one reads.
+
+    Of one name, parameters of different forms are different things, such as the `prompt` of completions and responses.
+    """
+
+    def form(kind: type[EndpointRequest]) -> object:
+        return vocabulary(kind).forms.get(name)
+
+    reading = [kind for kind in kinds if kind.model_fields[name].annotation is not Unread]
+    forms = [form(kind) for kind in reading]
+    return [kind for kind in kinds if kind in reading or form(kind) not in forms]
 
 
 def _literal(force: Part | None) -> Part | None:

@@ -13,7 +13,10 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSeriali
 
 T = TypeVar("T")
 
-_DURATION = re.compile(r"(\d+)(ms|s|m|h|d|w)")
+_DURATION = re.compile(r"(\d{1,20})(ms|s|m|h|d|w)", re.ASCII)
+MAX_MILLISECONDS = 10 * 366 * 86_400_000
+"""Longest duration that can be configured: ten years."""
+_SHOWN_CHARACTERS = 40
 _UNIT_MILLISECONDS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 
 
@@ -27,15 +30,21 @@ def parse_duration_milliseconds(value: object) -> object:
     """Read `90s`, `7d`, `250ms` as milliseconds; a bare number is seconds. Anything else is left to fail."""
     if isinstance(value, bool):
         return value
-    if isinstance(value, (int, float)) and math.isfinite(value):
-        return round(value * 1000)
+    if isinstance(value, int) or (isinstance(value, float) and math.isfinite(value)):
+        return _within_bounds(value, round(value * 1000))
     if isinstance(value, str):
         found = _DURATION.fullmatch(value.strip())
         if found is None:
             msg = f"{value!r} is not a duration; write a number and one of ms, s, m, h, d, w, such as 90s"
             raise ValueError(msg)
-        return int(found[1]) * _UNIT_MILLISECONDS[found[2]]
+        return _within_bounds(value, int(found[1]) * _UNIT_MILLISECONDS[found[2]])
     return value
+
+
+def _within_bounds(written: float | str, milliseconds: int) -> int:
+    if 0 <= milliseconds <= MAX_MILLISECONDS:
+        return milliseconds
+    raise ValueError(f"{str(written)[:_SHOWN_CHARACTERS]} is no duration from 0 to ten years")
 
 
 def write_duration(milliseconds: int) -> str:

@@ -27,7 +27,7 @@ from policies.errors import Rejection
 from policies.merging import Forced
 from policies.pricing import cost_microdollars
 from policies.requests.asked import AskedRequest, Dialect, Endpoint
-from policies.requests.ceilings import CEILING_NAMES, widest_ceiling
+from policies.requests.ceilings import OUTPUT_NAMES, widest_ceiling
 from policies.requests.chat import ChatRequest
 from policies.requests.completions import CompletionRequest
 from policies.requests.embeddings import EmbeddingRequest
@@ -63,6 +63,7 @@ class RecordedRequest(msgspec.Struct, frozen=True, kw_only=True):
     request_id: str
     started_milliseconds: Moment
     ended_milliseconds: Moment | None = None
+    organization: str = ""
     project: str = ""
     owner: str = ""
     is_service_account: bool = False
@@ -310,7 +311,7 @@ def _rebuild(record: RecordedRequest) -> _Rebuilt:
     fields: dict[str, Any] = dict.fromkeys(record.unknown_fields, _UNSEEN)  # the first of them is refused first
     unseen = set(record.unknown_fields)
     for name, value in record.parameters.items():
-        if kind.has_parameter(name) or name in CEILING_NAMES:
+        if kind.has_parameter(name) or name in OUTPUT_NAMES:
             fields[name] = value
         else:
             member = name.removesuffix(_COUNT)
@@ -319,12 +320,12 @@ def _rebuild(record: RecordedRequest) -> _Rebuilt:
     if record.end_user is not None and len(record.end_user) < MAX_TEXT_CHARACTERS:
         fields["user"] = record.end_user
         unseen.discard("user")
-    return _Rebuilt(record, record.endpoint, record.model_asked, fields, frozenset(unseen - _known_ceilings(fields)))
+    return _Rebuilt(record, record.endpoint, record.model_asked, fields, frozenset(unseen - _known_outputs(fields)))
 
 
-def _known_ceilings(fields: Mapping[str, Any]) -> frozenset[str]:
-    """Return the ceilings whose values are recorded, though the endpoint's API may not name them."""
-    return frozenset(name for name in CEILING_NAMES if name in fields and fields[name] != _UNSEEN)
+def _known_outputs(fields: Mapping[str, Any]) -> frozenset[str]:
+    """Return what bounds the output and is recorded by its value, though the endpoint's API may not name it."""
+    return frozenset(name for name in OUTPUT_NAMES if name in fields and fields[name] != _UNSEEN)
 
 
 @lru_cache
@@ -376,7 +377,7 @@ def _untold_parts(name: str, rule: MergedRule, rebuilt: _Rebuilt) -> Iterator[tu
         yield "add", rule.add  # unless what is added was sent
     if rule.strip and vocabulary(kind).forms.get(name) is input_form:
         yield "strip_trailing_space", (rule.strip,)
-    if kind.has_parameter(name) or name in CEILING_NAMES:
+    if kind.has_parameter(name) or name in OUTPUT_NAMES:
         yield "allowed", tuple(part for part in rule.allowed if not all(map(is_number, part.value)))  # which it is not
     else:
         yield "allowed", rule.allowed

@@ -13,7 +13,7 @@ from policies.bounds import find_broken
 from policies.errors import Rejection
 from policies.parameters import apply_rules
 from policies.requests.asked import Dialect, EffectiveRequest, Endpoint
-from policies.requests.ceilings import CEILING
+from policies.requests.ceilings import CANDIDATE_NAMES, CEILING
 from policies.requests.dialects import REQUEST_TYPES, read_request
 from policies.requests.fields import number_type
 
@@ -31,7 +31,6 @@ _INPUTS: Final[Mapping[Endpoint, Mapping[str, Any]]] = {
     Endpoint.RESPONSES: {"input": ""},
 }
 """The least that can be asked: a token id is one token, a chat's message and a response's input have an overhead."""
-_MULTIPLYING: Final = ("n", "best_of")
 
 
 def smallest_requests(policy: EffectivePolicy, model: Model, endpoint: Endpoint) -> list[EffectiveRequest]:
@@ -58,7 +57,7 @@ def smallest_requests(policy: EffectivePolicy, model: Model, endpoint: Endpoint)
 def _variants(policy: EffectivePolicy, model: Model, endpoint: Endpoint) -> Iterator[dict[str, Any]]:
     """Yield requests that send each multiplying parameter at its least, or leave it to policy."""
     kind = REQUEST_TYPES[endpoint]
-    names = [name for name in _MULTIPLYING if name in policy.parameters and name in kind.model_fields]
+    names = [name for name in CANDIDATE_NAMES if name in policy.parameters]
     least: dict[str, Any] = {name: _least(kind, name, policy.parameters[name]) for name in names}
     if kind.ceilings:
         least[kind.ceiling_to_write(model.settings)] = _least(kind, CEILING, policy.parameters.get(CEILING))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 import msgspec
 
-from policies.requests.ceilings import CEILING_NAMES
+from policies.requests.ceilings import OUTPUT_NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -193,12 +193,12 @@ def bounded(text: str | None, most: int = MAX_TEXT_CHARACTERS) -> str | None:
 def recorded_parameters(kind: type[BaseModel], fields: Mapping[str, Any]) -> dict[str, float | bool]:
     """Return the request's parameters as a record may keep them: numbers, booleans and counts, never text.
 
-    `kind` is the request's type, which names the API's parameters; the token ceiling is one under every name. One that
-    is no number stands under its name and `_count`: how many items it holds; a text is one.
+    `kind` is the request's type, which names the API's parameters; what bounds the output is one under every name. One
+    that is no number stands under its name and `_count`: how many items it holds; a text is one.
     """
     kept: dict[str, float | bool] = {}
     for name, value in fields.items():
-        if value is None or not (name in kind.model_fields or name in CEILING_NAMES):
+        if value is None or not (name in kind.model_fields or name in OUTPUT_NAMES):
             continue
         if isinstance(value, int | float):
             kept[name] = _in_range(value)

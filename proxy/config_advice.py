@@ -13,6 +13,7 @@ from policies.contradictions import contradictions
 from policies.limit_advice import impassable, unpriced
 from policies.merging import merge
 from policies.rule_advice import Idle, idle_by_itself, idle_observed, idle_within
+from proxy.config import CLIENTS_VERSION
 from proxy.config_references import listed
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ def advise(configuration: Configuration) -> list[str]:
         *_on_stores(configuration),
         *_on_access(configuration),
         *(f"upstreams.{name} is used by no model" for name in _unused_upstreams(configuration)),
+        *_on_api_versions(configuration),
         *(
             f"policies.{name} applies to nobody: no organization, project, user or key names it"
             for name in _unused_policies(configuration)
@@ -60,9 +62,23 @@ def _on_access(configuration: Configuration) -> Iterator[str]:
         yield "keys is empty: every request will be refused with 401; `tidegate keys create` makes one"
 
 
+def _used_upstreams(configuration: Configuration) -> set[str]:
+    return {deployment.upstream for model in configuration.models.values() for deployment in model.deployments}
+
+
 def _unused_upstreams(configuration: Configuration) -> list[str]:
-    used = {deployment.upstream for model in configuration.models.values() for deployment in model.deployments}
+    used = _used_upstreams(configuration)
     return [name for name in configuration.upstreams if name not in used]
+
+
+def _on_api_versions(configuration: Configuration) -> Iterator[str]:
+    used = _used_upstreams(configuration)
+    for name, upstream in configuration.upstreams.items():
+        if name in used and upstream.kind == "azure" and upstream.api_version is None:
+            yield (
+                f"upstreams.{name} has no api_version: only requests in Azure's dialect, which bring one, can go "
+                f"there; set api_version (or `{CLIENTS_VERSION}` if that is meant)"
+            )
 
 
 def _unused_policies(configuration: Configuration) -> list[str]:

@@ -104,10 +104,11 @@ def _expected(found: ErrorDetails) -> str:
 
 
 def _shown(found: ErrorDetails) -> str:
+    """Show what was written where that may be shown, as YAML spells it; of all else only the kind."""
     value = found["input"]
-    if found["type"] in _SHOWN and isinstance(value, (str, int, float)):
-        return repr(value)[:_LONGEST_SHOWN]
-    return _kind(value)
+    if found["type"] not in _SHOWN or not isinstance(value, (str, int, float)):
+        return _kind(value)
+    return str(value).lower() if isinstance(value, bool) else repr(value)[:_LONGEST_SHOWN]
 
 
 def _kind(value: object) -> str:

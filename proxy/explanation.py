@@ -7,9 +7,9 @@ and handed in. How it is laid out for people is known by `commands/explain`.
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, assert_never
-from urllib.parse import SplitResult, urlsplit
+from typing import TYPE_CHECKING, Any, Final, assert_never
 
 from policies.advisories import ADVICE
 from policies.cacheability import Bypass, Keyed, is_deterministic
@@ -35,12 +35,18 @@ if TYPE_CHECKING:
     from policies.principals import Principal
     from policies.requests.asked import Adjustment, AskedRequest
     from policies.room import Refusal
-    from proxy.config import Configuration
+    from proxy.config import Configuration, Upstream
 
 DEFAULT_PATH = "/v1/completions"
 """Where a request goes that does not say."""
 
+_TARGET: Final = re.compile(
+    r"(?:https?://(?:[\w.-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]*)?)?"  # a client's proxy is asked for whole addresses
+    r"(?P<path>/[^\x00-\x20\x7f?#]*)(?:\?(?P<query>[^#]*))?"
+)
 _FIRST_DRAW = 0.0
+_USAGE: Final = "stream_options.include_usage"
+_AZURES: Final = "cache_level"
 _MICRODOLLARS_PER_USD = 1_000_000
 
 
@@ -74,12 +80,12 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """A decision, or the refusal of the request, with what was asked; `kinds` are the upstreams' by name."""
+    """A decision, or the refusal of the request, with what was asked, and the upstreams by name."""
 
     path: str
     principal: Principal
     outcome: Decision | Rejection
-    kinds: Mapping[str, str]
+    upstreams: Mapping[str, Upstream]
 
     @property
     def limits(self) -> tuple[BoundLimit, ...]:
@@ -90,7 +96,6 @@ class Explained:
 def explain(configuration: Configuration, question: Question) -> Explained:
     """Decide on a request as the gateway would. Raises CannotExplain for an unknown sender or a path that is none."""
     principal = _find_principal(configuration, question)
-    kinds = {name: upstream.kind for name, upstream in configuration.upstreams.items()}
     outcome: Decision | Rejection
     try:
         asked = _read(configuration, question)
@@ -98,7 +103,7 @@ def explain(configuration: Configuration, question: Question) -> Explained:
         outcome = decide(asked, principal, rulebook, cache_control=question.cache_control, draw=_FIRST_DRAW)
     except Rejection as rejection:
         outcome = rejection
-    return Explained(question.path, principal, outcome, kinds)
+    return Explained(question.path, principal, outcome, configuration.upstreams)
 
 
 def _find_principal(configuration: Configuration, question: Question) -> Principal:
@@ -133,8 +138,7 @@ def _find_keyless(configuration: Configuration, project: str, user: str | None) 
 
 
 def _read(configuration: Configuration, question: Question) -> AskedRequest:
-    parts = _split(question.path)
-    generation = find_generation(parts.path, parts.query)
+    generation = find_generation(*_split(question.path))
     if len(question.body) > configuration.bounds.body_bytes:
         raise too_large(configuration.bounds.body_bytes)
     return read_request(
@@ -146,12 +150,13 @@ def _read(configuration: Configuration, question: Question) -> AskedRequest:
     )
 
 
-def _split(path: str) -> SplitResult:
-    try:
-        path.encode()  # what the command line could not decode is no text
-        return urlsplit(path)
-    except ValueError:
-        raise CannotExplain("path", f"cannot be read; give a path such as {DEFAULT_PATH}") from None
+def _split(target: str) -> tuple[str, str]:
+    """Return path and query as they are found in a request's first line, where a fragment has no place."""
+    found = _TARGET.fullmatch(target)
+    if found is None or any("\ud800" <= character <= "\udfff" for character in target):
+        # What the command line could not decode is no text.
+        raise CannotExplain("path", f"cannot be read; give a path such as {DEFAULT_PATH}")
+    return found["path"], found["query"] or ""
 
 
 def describe(explained: Explained, rooms: Sequence[Room] | None = None) -> dict[str, Any]:  # a JSON document
@@ -163,7 +168,7 @@ def describe(explained: Explained, rooms: Sequence[Room] | None = None) -> dict[
     told = {"path": explained.path, "principal": _describe_principal(principal)}
     if isinstance(outcome, Rejection):
         return {**told, **_describe_rejection(outcome, principal)}
-    return {**told, **_describe_decision(outcome, explained.kinds, rooms)}
+    return {**told, **_describe_decision(outcome, explained.upstreams, rooms)}
 
 
 def _describe_principal(principal: Principal) -> dict[str, Any]:
@@ -196,7 +201,9 @@ def _broken(rejection: PolicyViolation | Forbidden) -> dict[str, Any]:
     return {"value": rejection.value, "bound": rejection.bound}
 
 
-def _describe_decision(decision: Decision, kinds: Mapping[str, str], rooms: Sequence[Room] | None) -> dict[str, Any]:
+def _describe_decision(
+    decision: Decision, upstreams: Mapping[str, Upstream], rooms: Sequence[Room] | None
+) -> dict[str, Any]:
     principal = decision.principal
     return {
         **_describe_verdict(decision, rooms),
@@ -208,7 +215,7 @@ def _describe_decision(decision: Decision, kinds: Mapping[str, str], rooms: Sequ
         "worst_case": _describe_worst_case(decision),
         "limits": _describe_limits(decision, rooms),
         "cache": _describe_cache(decision),
-        "deployments": _describe_deployments(decision, kinds),
+        "deployments": _describe_deployments(decision, upstreams),
     }
 
 
@@ -261,7 +268,7 @@ def _describe_worst_case(decision: Decision) -> dict[str, Any]:
     view, worst = decision.effective.view, decision.worst_case
     return {
         "prompts": view.prompt_count,
-        "candidates": view.candidates,
+        "candidates": worst.candidates,
         "token_ceiling": view.token_ceiling,
         "is_bounded": worst.is_bounded,
         "input_tokens": worst.input_tokens,
@@ -347,16 +354,27 @@ def _cache_reason(decision: Decision) -> str:
     return "deterministic" if is_deterministic(decision.effective) else "everything"
 
 
-def _describe_deployments(decision: Decision, kinds: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Tell the order for one draw; `share` is how often each is the first that is tried."""
+def _describe_deployments(decision: Decision, upstreams: Mapping[str, Upstream]) -> list[dict[str, Any]]:
+    """Tell the order for one draw; `share` is how often each is the first that is tried.
+
+    `adds` and `leaves_out` are what it is sent more or less than the effective request, until it refuses that.
+    """
     weights = sum(each.weight for each in decision.candidates)
     return [
         {
             "upstream": each.upstream,
-            "kind": kinds[each.upstream],
+            "kind": upstreams[each.upstream].kind,
             "name": each.name or decision.model.name,
             "weight": each.weight,
             "share": each.weight / weights,
+            **_sent_otherwise(decision, upstreams[each.upstream]),
         }
         for each in decision.candidates
     ]
+
+
+def _sent_otherwise(decision: Decision, upstream: Upstream) -> dict[str, list[str]]:
+    view = decision.effective.view
+    asks_usage = view.is_stream and not view.wants_usage and upstream.stream_usage == "ask"
+    is_azures = upstream.kind != "azure" and decision.effective.fields.get(_AZURES) is not None
+    return {"adds": [_USAGE] if asks_usage else [], "leaves_out": [_AZURES] if is_azures else []}

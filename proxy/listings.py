@@ -67,9 +67,19 @@ def engine(request: Request, exchange: Exchange, snapshot: Snapshot, name: str) 
 
 def azure_models(request: Request, exchange: Exchange, snapshot: Snapshot, _: str | None) -> bytes:
     """Answer `GET /openai/models?api-version=…`. Raises InvalidRequest without the version."""
+    _check_version(request)
+    return _all(request, exchange, snapshot, _model_object)
+
+
+def azure_model(request: Request, exchange: Exchange, snapshot: Snapshot, name: str) -> bytes:
+    """Answer `GET /openai/models/{model}?api-version=…`. Raises InvalidRequest without the version, UnknownModel."""
+    _check_version(request)
+    return _one(request, exchange, snapshot, name, _model_object)
+
+
+def _check_version(request: Request) -> None:
     if not read_api_version(request.query):
         raise InvalidRequest("Azure's dialect needs `?api-version=…` in the address.", param="api-version")
-    return _all(request, exchange, snapshot, _model_object)
 
 
 def health(_request: Request, _exchange: Exchange, _snapshot: Snapshot, _: str | None) -> bytes:

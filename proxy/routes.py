@@ -99,6 +99,7 @@ ROUTES = (
     Route("GET", "/openai/v1/models", _lists(listings.models)),
     Route("GET", f"/openai/v1/models/{_MODEL}", _lists(listings.model)),
     Route("GET", "/openai/models", _lists(listings.azure_models)),
+    Route("GET", f"/openai/models/{_MODEL}", _lists(listings.azure_model)),
     Route("GET", HEALTH, _lists(listings.health)),
 )
 

@@ -92,8 +92,8 @@ class ServedRequest:
                 raw = await self._read_up_to(limit)
         except TimeoutError:
             raise BodyTooSlow(f"The body did not arrive within {self._bounds.body_seconds} s.") from None
-        coding = self._aio.headers.get(hdrs.CONTENT_ENCODING)
-        return raw if coding is None else decode_body(raw, coding, self._bounds.decompressed_body_bytes)
+        codings = self._aio.headers.getall(hdrs.CONTENT_ENCODING, ())  # one list, however many lines (RFC 9110 §5.3)
+        return decode_body(raw, ", ".join(codings), self._bounds.decompressed_body_bytes) if codings else raw
 
     async def _read_up_to(self, limit: int) -> bytes:
         pieces = bytearray()
@@ -205,9 +205,9 @@ class _Protocol(RequestHandler):
             error = GatewayError("The gateway failed to answer; the operator's log says more.")
         if request.writer.output_size > 0:
             raise ConnectionError("The head has left; the connection is closed instead.")
-        response = web.Response(
-            status=status_of(error), headers=CIMultiDict([*_own_headers(error), _SERVER]), body=error_object(error)
-        )
+        # aiohttp answers an unreadable head as HTTP/1.0, so that it has to be told what it does (RFC 9112 §9.6).
+        fields = [*_own_headers(error), _SERVER, ("Connection", "close")]
+        response = web.Response(status=status_of(error), headers=CIMultiDict(fields), body=error_object(error))
         response.force_close()
         return response
 

@@ -72,8 +72,8 @@ class Effect:
 class Findings:
     """What came of a simulation; counters count requests.
 
-    `unread` are requests that could not be read when they came, so that nothing was decided on them. `keys` and
-    `projects` are those that the configuration does not have.
+    `unread` are requests that could not be read when they came, so that nothing was decided on them. `organizations`,
+    `keys` and `projects` are those that the configuration does not have.
     """
 
     groups: dict[tuple[str, ...], Effect] = field(default_factory=dict)
@@ -81,6 +81,7 @@ class Findings:
     observed: Counter[Ruling] = field(default_factory=Counter)
     limits: Counter[FullLimit] = field(default_factory=Counter)
     untold: Counter[Untold] = field(default_factory=Counter)
+    organizations: Counter[str] = field(default_factory=Counter)
     keys: Counter[str] = field(default_factory=Counter)
     projects: Counter[str] = field(default_factory=Counter)
     unread: int = 0
@@ -122,6 +123,7 @@ class _Simulation:
             findings.unread += 1
             return
         principal = self._principals.of(record)
+        findings.organizations.update(self._principals.missing_organizations(record))
         findings.keys.update(self._principals.missing_keys(record))
         findings.projects.update(self._principals.missing_projects(record))
         simulated = simulate(record, principal, self._rulebook)
@@ -194,6 +196,11 @@ class Principals:
     def of(self, record: RecordedRequest) -> Principal:
         """Return who sent a request, with the levels that the configuration has: of an unknown key or project none."""
         return self._made(record.project, record.owner, record.key, is_service_account=record.is_service_account)
+
+    def missing_organizations(self, record: RecordedRequest) -> Sequence[str]:
+        """Return the request's organization if it is another than the configured one; its policies are not asked."""
+        is_ours = record.organization in {"", self._configuration.organization.id}
+        return () if is_ours else (record.organization,)
 
     def missing_keys(self, record: RecordedRequest) -> Sequence[str]:
         """Return the request's key if it is not configured."""

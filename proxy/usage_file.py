@@ -33,26 +33,31 @@ LineT = TypeVar("LineT", bound=Booked)
 
 @dataclass(frozen=True, slots=True)
 class Reading(Generic[LineT]):
-    """The lines of a file, each request once, and how many lines in its midst could not be read."""
+    """The lines of a file, each request once, and how many of its lines could not be read."""
 
     lines: tuple[LineT, ...]
     unreadable: int
 
 
+def unreadable_words(reading: Reading[LineT]) -> str:
+    """Say how many lines could not be read."""
+    return f"{reading.unreadable} unreadable line{'s' if reading.unreadable > 1 else ''} left out"
+
+
 def read_lines(raw: Iterable[bytes], kind: type[LineT]) -> Reading[LineT]:
     """Read the lines of a usage file, each request once: of several records the last, but the truth before an orphan's.
 
-    `kind` is what of a record is read. A last line without its end is still being written and is left out.
+    `kind` is what of a record is read. A last line without its end is torn, or still being written: it is not read.
     """
     decode = msgspec.json.Decoder(kind).decode
     by_request: dict[str, LineT] = {}
     unreadable = 0
     for text in raw:
-        if not text.endswith(b"\n"):
-            break
         try:
-            line = decode(text)
+            line = decode(text) if text.endswith(b"\n") else None
         except (msgspec.DecodeError, UnicodeDecodeError):
+            line = None
+        if line is None:
             unreadable += 1
             continue
         if line.outcome != ORPHANED or line.request_id not in by_request:

@@ -6,6 +6,7 @@ file knows JSON and no parameter; how a body that could not be read is described
 
 from __future__ import annotations
 
+import re
 from itertools import chain
 from typing import TYPE_CHECKING, Any, AnyStr
 
@@ -13,33 +14,39 @@ import msgspec
 
 from policies.errors import InvalidRequest
 from policies.requests import faults
+from policies.requests.faults import MAX_DIGITS
 from policies.requests.long_texts import replace_long_texts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 MAX_DEPTH = 64
-MAX_CONTAINERS = 2**18
-"""Most arrays and objects in one body: a few bytes each, they cost memory, garbage collection and every walk dearly."""
+MAX_PARTS = 2**18
+"""Most arrays, objects and members in one body: a few bytes each, they cost memory and every walk dearly."""
 
 _DECODER = msgspec.json.Decoder(dict[str, Any])
 _ENCODER = msgspec.json.Encoder()
 _CONTAINERS = frozenset({dict, list})
-_NO_MARKS = bytes(set(range(256)) - set(b'"[{'))
+_NO_MARKS = bytes(set(range(256)) - set(b'"[{:'))
+_BLOCK_BYTES = MAX_DIGITS // 2
+_DIGIT_BEFORE_DIGIT = re.compile(rb"[0-9](?=[0-9])")
+_TEXT_OR_DIGITS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|(?P<long>[0-9]{%d})|[0-9]+' % (MAX_DIGITS + 1), re.DOTALL)
 _LONG_BYTES = 16_384
 _FEW_OCCURRENCES = 500
 
 
 def decode_body(raw: bytes, *, max_depth: int = MAX_DEPTH) -> dict[str, Any]:
-    """Read a JSON object whose values keep their type and value exactly, integers of any size included.
+    """Read a JSON object whose values keep their type and value exactly, integers of up to MAX_DIGITS digits included.
 
     Raises InvalidRequest, saying what is wrong and where, for anything but one UTF-8 object without duplicate keys (at
     any depth), NaN, infinities or lone surrogates, nested at most `max_depth` levels, its own level included, and with
-    at most MAX_CONTAINERS arrays and objects.
+    at most MAX_PARTS arrays, objects and members.
     """
     may_be_deeper = _may_be_deeper(raw, max_depth)
-    if may_be_deeper and _may_hold_more(raw, MAX_CONTAINERS) and _count_containers(raw) > MAX_CONTAINERS:
-        raise InvalidRequest(faults.describe(raw, faults.too_many(MAX_CONTAINERS), max_depth=max_depth))
+    if _may_hold_more(raw, MAX_PARTS) and _count_parts(raw) > MAX_PARTS:
+        raise InvalidRequest(faults.describe(raw, faults.too_many(MAX_PARTS), max_depth=max_depth))
+    if _has_long_number(raw):
+        raise InvalidRequest(faults.describe(raw, faults.too_long(MAX_DIGITS), max_depth=max_depth))
     try:
         fields = _DECODER.decode(raw)
         if may_be_deeper and _is_deeper(fields, max_depth):
@@ -59,18 +66,28 @@ def encode_body(fields: Mapping[str, Any]) -> bytes:
     return _ENCODER.encode(fields)
 
 
-def _may_hold_more(raw: bytes, containers: int) -> bool:
-    # Each takes the two bytes of its brackets.
-    return len(raw) > 2 * containers and _count(raw, b"[") + _count(raw, b"{") > containers
+def _may_hold_more(raw: bytes, parts: int) -> bool:
+    # The least of them takes the two bytes of its brackets.
+    return len(raw) > 2 * parts and sum(_count(raw, mark) for mark in (b"[", b"{", b":")) > parts
 
 
-def _count_containers(raw: bytes) -> int:
-    """Count the brackets outside of text, before anything is made of them; exact for valid JSON."""
+def _count_parts(raw: bytes) -> int:
+    """Count opening brackets and colons outside of text, before anything is made of them; exact for valid JSON."""
     if b"\\" in raw:
         raw = raw.replace(rb"\\", b"").replace(rb"\"", b"")
-    # Two quotes side by side are a text without brackets, or the end of one and the beginning of the next.
+    # Two quotes side by side are a text without any of these, or the end of one and the beginning of the next.
     marks = raw.translate(None, _NO_MARKS).replace(b'""', b"")
     return sum(map(len, marks.split(b'"')[::2]))
+
+
+def _has_long_number(raw: bytes) -> bool:
+    # So many digits in a row fill a whole block of half their number; few texts have a digit at the start of two.
+    if len(raw) <= MAX_DIGITS:
+        return False
+    starts = (found.start() * _BLOCK_BYTES for found in _DIGIT_BEFORE_DIGIT.finditer(raw[::_BLOCK_BYTES]))
+    if not any(raw[start : start + _BLOCK_BYTES].isdigit() for start in starts):
+        return False
+    return any(found["long"] is not None for found in _TEXT_OR_DIGITS.finditer(raw))
 
 
 def _has_duplicate_keys(raw: bytes, fields: dict[str, Any]) -> bool:
@@ -87,7 +104,8 @@ def _quotes_only(text: str) -> msgspec.Raw:
 
 
 def _count_spelled_quotes(raw: bytes, written: bytes) -> int:
-    if b"\\" not in raw or rb"\"" not in written or rb"\u0022" not in raw:
+    # Where no text has a quote, none is spelled: that saves the search through a long body, whose texts are cut short.
+    if b"\\" not in raw or (len(raw) >= _LONG_BYTES and rb"\"" not in written) or rb"\u0022" not in raw:
         return 0
     # Without the pairs of backslashes, every backslash left begins an escape.
     return raw.replace(rb"\\", b"").count(rb"\u0022")

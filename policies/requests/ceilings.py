@@ -1,7 +1,8 @@
-"""The token ceiling under all of its names: what it is called by the endpoints' APIs and by servers of their own.
+"""What bounds the output, under all of its names: those of the endpoints' APIs and those of servers of their own.
 
-Servers obey the names of other endpoints too, and llama.cpp one of its own, so a rule or a hold that looked at one name
-could be walked round by another (SPEC §4). Knows no rule and no limit.
+That is the token ceiling, and how many candidates there are. Servers obey the names of other endpoints too, and
+llama.cpp some of its own, so a rule or a hold that looked at one name could be walked round by another (SPEC §4). Knows
+no rule and no limit.
 """
 
 from __future__ import annotations
@@ -9,12 +10,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 CEILING: Final = "max_tokens"
 """A rule on this name is a rule on the token ceiling under every name."""
 CEILING_NAMES: Final = (CEILING, "max_completion_tokens", "max_output_tokens", "n_predict")
 """Every name; the last is llama.cpp's."""
+BEST_OF: Final = "best_of"
+"""Asks for candidates of which some are not returned."""
+CANDIDATE_NAMES: Final = ("n", BEST_OF, "n_cmpl")
+"""Names of how many candidates a prompt has, of which the most counts; the last is llama.cpp's."""
+OUTPUT_NAMES: Final = (*CEILING_NAMES, *CANDIDATE_NAMES)
+"""All of them: their numbers matter whether an endpoint's API has a parameter of the name or not."""
+MOST_CANDIDATES: Final = 10**15
+"""Numbers of candidates above it are taken as this: more than any limit tells apart."""
 
 
 def is_ceiling(value: Any) -> bool:  # noqa: ANN401  any JSON value
@@ -40,3 +49,15 @@ def widest_ceiling(fields: Mapping[str, Any], own: int | None) -> int | None:
             return None
         widest = max(widest, int(value))
     return widest
+
+
+def widest_candidates(fields: Mapping[str, Any], own: int, prompts: int, names: Iterable[str] = CANDIDATE_NAMES) -> int:
+    """Return the most candidates that any server may take a request's members to ask for, of all prompts together.
+
+    `own` is what the endpoint's API makes of them: the other names can only widen it, as far as they are whole numbers
+    from 1. Where nothing is generated it is 0, and stays so.
+    """
+    if own == 0:
+        return 0
+    given = [value for name in names if (value := fields.get(name)) is not None and is_ceiling(value)]
+    return min(max((own, *(prompts * int(value) for value in given))), MOST_CANDIDATES)

@@ -1,6 +1,7 @@
 """The chat completions request, as far as the gateway decides on it; everything else is forwarded as it came (SPEC §3).
 
-Knows which members are a chat's input, not how it is measured; knows no policy and no price.
+Knows which members are a chat's input, and which of them name what is not in it, so that the input is larger than what
+was sent; not how it is measured. Knows no policy and no price.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from policies.requests.chat_input import chat_input_size
 from policies.requests.fields import MAX_STOPS, ChoicesRequest, Count, TopLogprobs, all_of
 from policies.requests.forms import number, numbers, one_or_many
 from policies.requests.meaning import Meaning, Unread
+from policies.requests.tools import has_hosted_tool
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -45,7 +47,7 @@ class ChatRequest(ChoicesRequest):
     """Most tokens a candidate may have, reasoning included."""
     logprobs: Annotated[bool | None, Meaning(default=False, is_shared_default=True)] = None
     """Whether the answer tells the probabilities of its tokens."""
-    top_logprobs: TopLogprobs | None = None
+    top_logprobs: Annotated[TopLogprobs | None, Meaning(needs="logprobs")] = None
     """Likeliest tokens to tell at each position; only with `logprobs`."""
     presence_penalty: Annotated[Unread, Meaning(default=0, is_shared_default=True, form=number)] = None
     """From -2 to 2: how much tokens that have occurred are avoided."""
@@ -57,13 +59,13 @@ class ChatRequest(ChoicesRequest):
     """Texts at which generation ends."""
     tools: Annotated[Unread, Meaning(is_input=True)] = None
     """Tools that the model may call."""
-    tool_choice: Annotated[Unread, Meaning(is_input=True)] = None
+    tool_choice: Annotated[Unread, Meaning(needs="tools", is_input=True)] = None
     """Which tool is called, if any."""
-    parallel_tool_calls: Unread = None
+    parallel_tool_calls: Annotated[Unread, Meaning(default=True, needs="tools")] = None
     """Whether several tools may be called at once."""
     functions: Annotated[Unread, Meaning(is_input=True)] = None
     """Tools in the older spelling."""
-    function_call: Annotated[Unread, Meaning(is_input=True)] = None
+    function_call: Annotated[Unread, Meaning(needs="functions", is_input=True)] = None
     """Which of `functions` is called, if any."""
     response_format: Annotated[Unread, Meaning(is_input=True)] = None
     """Form of the answer: text, or JSON of a schema."""
@@ -75,6 +77,8 @@ class ChatRequest(ChoicesRequest):
     """How long the answer is to be."""
     web_search_options: Annotated[Unread, Meaning(is_input=True)] = None
     """Search the web for the answer; never cached."""
+    data_sources: Annotated[Unread, Meaning(is_input=True)] = None
+    """Azure's: where the upstream looks up what the answer is to be drawn from; never cached."""
     prompt_cache_options: Annotated[Unread, Meaning(is_keyed=False)] = None
     """Hints to the upstream's own prompt cache, in its newer spelling."""
     moderation: Unread = None
@@ -83,9 +87,9 @@ class ChatRequest(ChoicesRequest):
     """Kinds of output: text, audio."""
     audio: Unread = None
     """Voice and format of spoken output; never cached."""
-    store: Unread = None
+    store: Annotated[Unread, Meaning(default=False)] = None
     """Whether the upstream keeps the answer; never cached."""
-    service_tier: Unread = None
+    service_tier: Annotated[Unread, Meaning(default="auto")] = None
     """At which priority the upstream works."""
     metadata: Annotated[Unread, Meaning(is_keyed=False)] = None
     """Labels that the upstream keeps with a stored answer."""
@@ -127,4 +131,7 @@ class ChatRequest(ChoicesRequest):
 
     def input_size(self, fields: Mapping[str, Any]) -> InputSize:
         """Messages, tool definitions and all else that the model reads."""
-        return chat_input_size(self.messages, self.other_input_bytes(fields))
+        elsewhere = (self.web_search_options, self.data_sources)
+        is_open = any(each is not None for each in elsewhere) or has_hosted_tool(self.tools)
+        other_bytes = self.other_input_bytes(fields)
+        return chat_input_size(self.messages, other_bytes, prediction=self.prediction, is_open=is_open)

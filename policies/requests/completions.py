@@ -22,6 +22,7 @@ from policies.requests.fields import (
     Stops,
     count_inputs,
     count_token_ids,
+    shown,
     texts_of,
 )
 from policies.requests.forms import input_form, number, numbers, one_or_many
@@ -130,8 +131,8 @@ class CompletionRequest(ChoicesRequest):
         defaulted: Collection[str],
         permits: Callable[[str, int], bool],
     ) -> Mapping[str, Reconciled] | None:
-        """Make `n` and `best_of` agree as well (SPEC §4): `n` follows a lowered `best_of`."""
-        changes = dict(super().reconcile(fields, defaulted, permits) or {})
+        """Make `n` and `best_of` agree (SPEC §4): `n` follows a lowered `best_of`."""
+        changes: dict[str, Reconciled] = {}
         n = int(fields.get("n") or 1)
         best_of = None if fields.get("best_of") is None else int(fields["best_of"])
         if best_of is None and permits("n", n) and permits("best_of", n):
@@ -192,6 +193,6 @@ def check_model_bounds(asked: AskedRequest, model: Model) -> None:
     most = model.settings.max_logprobs
     if logprobs is not None and logprobs > most:
         raise InvalidRequest(
-            f"logprobs is {logprobs}; it must be an integer from 0 to {most} for the model {model.name!r}.",
+            f"logprobs is {shown(logprobs)}; it must be an integer from 0 to {most} for the model {model.name!r}.",
             param="logprobs",
         )

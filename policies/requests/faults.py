@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+MAX_DIGITS = 1_000
+"""Most digits in a row of one number: to read and write longer ones takes the square of their length."""
 DUPLICATE_KEY = "a key stands twice in one object"
 
 _EXAMINED_LEXEMES = 50_000
 """So many lexemes are looked at for the place; a long wrong body must not hold up other requests."""
 _SHOWN_CHARACTERS = 40
-_MAX_INTEGER_DIGITS = 4300
 _BYTE_ORDER_MARKS = (
     (codecs.BOM_UTF8, "a byte order mark; leave it out"),
     (codecs.BOM_UTF32_LE, "a UTF-32 byte order mark; write UTF-8"),
@@ -31,6 +32,7 @@ _BYTE_ORDER_MARKS = (
 _LEXEME = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\]:,]|[^\s{}\[\]:,"]+', re.DOTALL)
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _NUMBER = re.compile(r"-?(?P<whole>\d+)(?P<rest>(?:\.\d+)?(?:[eE][+-]?\d+)?)", re.ASCII)
+_TOO_MANY_DIGITS = re.compile(rf"[0-9]{{{MAX_DIGITS + 1}}}")
 _NAMES = {dict: "an object", list: "an array", str: "a string", int: "a number", float: "a number", bool: "a boolean"}
 
 
@@ -39,9 +41,14 @@ def too_deep(max_depth: int) -> str:
     return f"it is nested deeper than {max_depth} levels"
 
 
-def too_many(max_containers: int) -> str:
+def too_many(max_parts: int) -> str:
     """Say that a body is made of too many parts."""
-    return f"it holds more than {max_containers} arrays and objects"
+    return f"it holds more than {max_parts} arrays, objects and members"
+
+
+def too_long(max_digits: int) -> str:
+    """Say that a number is too long."""
+    return f"a number has more than {max_digits} digits in a row"
 
 
 def describe(raw: bytes, known: str, *, max_depth: int) -> str:
@@ -175,10 +182,11 @@ def _find_fault_in_scalar(lexeme: str) -> str | None:
     number = _NUMBER.fullmatch(lexeme)
     if number is None:
         return None
+    if _TOO_MANY_DIGITS.search(lexeme):
+        return too_long(MAX_DIGITS)
     if number["rest"]:
         return f"the number {lexeme[:_SHOWN_CHARACTERS]} is too large" if math.isinf(float(lexeme)) else None
-    digits = len(number["whole"])
-    return f"an integer has {digits} digits, more than {_MAX_INTEGER_DIGITS}" if digits > _MAX_INTEGER_DIGITS else None
+    return None
 
 
 def _shown(text: str) -> str:

@@ -15,6 +15,7 @@ import msgspec
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, ValidationError
 
 from policies.errors import InvalidRequest
+from policies.requests.forms import number
 from policies.requests.input_size import InputSize, json_bytes
 from policies.requests.meaning import Meaning, vocabulary
 
@@ -183,11 +184,13 @@ class EndpointRequest(BaseModel):
 
     @classmethod
     def other_input_bytes(cls, fields: Mapping[str, Any]) -> int:
-        """Return the bytes of unread inputs as JSON, and of members that no API names: some server may read them."""
+        """Return the bytes of unread inputs as JSON, and of what no API names: a server may read it, if it is text."""
         tables = vocabulary(cls)
         known, inputs = tables.meanings, tables.unread_inputs
         read = {
-            name: value for name, value in fields.items() if value is not None and (name in inputs or name not in known)
+            name: value
+            for name, value in fields.items()
+            if value is not None and (name in inputs or (name not in known and not isinstance(value, int | float)))
         }
         return json_bytes(read) if read else 0
 
@@ -238,7 +241,7 @@ class GenerationRequest(EndpointRequest):
     """Share of probability from which tokens are chosen."""
     stream: Annotated[bool | None, Meaning(default=False, is_keyed=False)] = None
     """Whether the answer comes as server-sent events."""
-    stream_options: Annotated[StreamOptions | None, Meaning(is_keyed=False)] = None
+    stream_options: Annotated[StreamOptions | None, Meaning(needs="stream", is_keyed=False)] = None
     """What a stream tells besides text; only with `stream`."""
     user: Annotated[str | None, Meaning(is_keyed=False, names_end_user=True)] = None
     """The end user: the customer behind an application's key."""
@@ -257,19 +260,6 @@ class GenerationRequest(EndpointRequest):
     def end_user(self) -> str | None:
         """The free `user` string, as given."""
         return self.user
-
-    @classmethod
-    def reconcile(
-        cls,
-        fields: Mapping[str, Any],
-        defaulted: Collection[str],
-        permits: Callable[[str, int], bool],
-    ) -> Mapping[str, Reconciled] | None:
-        """Take `stream_options` out when policy took the stream away."""
-        del defaulted, permits
-        if fields.get("stream_options") is not None and not fields.get("stream"):
-            return {"stream_options": Reconciled(None, because="stream")}
-        return {}
 
     def check_together(self) -> None:
         """Refuse `stream_options` without `stream`."""
@@ -376,9 +366,15 @@ def _in_words(schema: dict[str, Any]) -> str:
 
 @lru_cache
 def number_type(cls: type[EndpointRequest], name: str) -> NumberType | None:
-    """Return what kind of number a parameter is and its range; None when it is no number, or not read."""
-    if name not in cls.model_fields:
+    """Return what kind of number a parameter is and its range; None when it is no number. One not read has no range."""
+    if not cls.has_parameter(name):
         return None
+    if cls.model_fields[name].annotation is Any:
+        return (
+            NumberType(is_integer=False, minimum=None, maximum=None)
+            if vocabulary(cls).forms.get(name) is number
+            else None
+        )
     schema = cls.model_json_schema()
     schema = _described(schema["properties"][name], schema.get("$defs", {}))
     kind = schema.get("type", "")

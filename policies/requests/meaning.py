@@ -30,16 +30,17 @@ class Meaning:
 
     `default` is the API's value for an absent one, and a policy's bound holds for it too; `is_shared_default` says
     that every server has that default, so that the cache takes absent and default for the same; `counts_as` names the
-    parameter whose value an absent one has. `is_input`: the model reads a parameter that the gateway does not read, so
-    that its bytes count as input. `is_keyed` is False for what says nothing about the answer's content. `form` writes
-    the one value that stands for all its spellings, None for what is as good as absent; numbers have theirs without
-    being told. `names_end_user` is for who it is that the upstream is told of; `max_items` is how many texts there may
-    be.
+    parameter whose value an absent one has, `needs` the one that it says nothing without. `is_input`: the model reads a
+    parameter that the gateway does not read, so that its bytes count as input. `is_keyed` is False for what says
+    nothing about the answer's content. `form` writes the one value that stands for all its spellings, None for what is
+    as good as absent; numbers have theirs without being told. `names_end_user` is for who it is that the upstream is
+    told of; `max_items` is how many texts there may be.
     """
 
     default: Any = None  # a JSON value
     is_shared_default: bool = False
     counts_as: str | None = None
+    needs: str | None = None
     is_input: bool = False
     is_keyed: bool = True
     names_end_user: bool = False
@@ -58,6 +59,7 @@ class Vocabulary:
     defaults: Mapping[str, Any]
     shared_defaults: Mapping[str, Any]
     counts_as: Mapping[str, str]
+    needs: Mapping[str, str]
     unread_inputs: frozenset[str]
     unkeyed: frozenset[str]
     forms: Mapping[str, Callable[[object], object]]
@@ -72,6 +74,7 @@ def vocabulary(kind: type[BaseModel]) -> Vocabulary:
         defaults={name: each.default for name, each in meanings.items() if each.default is not None},
         shared_defaults={name: each.default for name, each in meanings.items() if each.is_shared_default},
         counts_as={name: each.counts_as for name, each in meanings.items() if each.counts_as is not None},
+        needs={name: each.needs for name, each in meanings.items() if each.needs is not None},
         unread_inputs=frozenset(name for name, each in meanings.items() if each.is_input),
         unkeyed=frozenset(name for name, each in meanings.items() if not each.is_keyed),
         forms={name: form for name, field in kind.model_fields.items() if (form := _form(field, meanings[name]))},

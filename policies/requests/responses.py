@@ -68,11 +68,11 @@ class ResponsesRequest(GenerationRequest):
     """A prompt template that the upstream keeps, with its variables; never cached."""
     tools: Annotated[Unread, Meaning(is_input=True)] = None
     """Tools that the model may call; never cached with one that runs upstream."""
-    tool_choice: Annotated[Unread, Meaning(is_input=True)] = None
+    tool_choice: Annotated[Unread, Meaning(needs="tools", is_input=True)] = None
     """Which tool is called, if any."""
-    parallel_tool_calls: Annotated[Unread, Meaning(default=True)] = None
+    parallel_tool_calls: Annotated[Unread, Meaning(default=True, needs="tools")] = None
     """Whether several tools may be called at once."""
-    max_tool_calls: Annotated[Unread, Meaning(form=number)] = None
+    max_tool_calls: Annotated[Unread, Meaning(needs="tools", form=number)] = None
     """Most calls of tools that run upstream."""
     text: Annotated[Unread, Meaning(is_input=True)] = None
     """Form of the answer's text: plain, or JSON of a schema; how long it is to be."""

@@ -9,22 +9,25 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from policies.requests.content_parts import InputMeter, PartTypes
+from policies.requests.tools import has_hosted_tool
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from policies.requests.input_size import InputSize
 
 _TYPES: Final = PartTypes(
-    texts=frozenset({"input_text", "output_text", "text", "summary_text", "reasoning_text"}),
+    texts=frozenset({"input_text", "output_text", "text", "summary_text", "reasoning_text", "refusal"}),
     images={"input_image": ("image_url", "url"), "computer_screenshot": ("image_url", "url")},
     sounds={"input_audio": ("input_audio", "data")},
+    files={"input_file": ("file_data", "")},
+    untyped=frozenset({"text", "refusal", "image_url", "input_audio", "file_data", "stdout"}),
 )
 _PARTS: Final = frozenset({"content", "output", "summary"})
+_SCREENSHOT: Final = frozenset({"type", "image_url"})
+"""Members by which an output that is an object is told to be a part by itself."""
 _NAMED_ITEMS: Final = ("item_reference", "code_interpreter_call", "compaction", "file_search_call", "web_search_call")
 """Items that stand for what the upstream keeps: more than their bytes."""
-_NAMED_FILES: Final = ("file_id", "file_url")
-"""Members of an `input_file` that name a file instead of holding it."""
 
 
 def responses_input_size(
@@ -32,7 +35,7 @@ def responses_input_size(
 ) -> InputSize:
     """Measure an input and its instructions; `other_bytes` are those of the body's other members that are read.
 
-    Open where `is_open` says so already, and where items or files are only named.
+    Open where `is_open` says so already, and where items, or parts of them such as files, are only named.
     """
     meter = InputMeter(_TYPES)
     meter.add(instructions)
@@ -51,26 +54,19 @@ def _add_item(meter: InputMeter, item: Mapping[str, Any]) -> None:
         meter.add_image(item, "result")
         return
     output = item.get("output")
-    if type(output) is dict:  # a screenshot, which is a part by itself
+    if type(output) is dict and not _SCREENSHOT.isdisjoint(output):
         item = {**item, "output": [output]}
     meter.add_members(item, _PARTS)
 
 
 def _is_named(item: Mapping[str, Any]) -> bool:
-    """Tell whether an item, or a file in it, is only named; a reference may leave its type out."""
+    """Tell whether an item as a whole is only named, or brings a tool in that runs upstream.
+
+    A reference may leave its type out; reasoning that does not hold its text, encrypted or not, is kept upstream.
+    """
     kind = item.get("type")
-    if kind is None and "content" not in item:
-        return True
-    return kind in _NAMED_ITEMS or any(map(_names_file, _parts_of(item)))
-
-
-def _parts_of(item: Mapping[str, Any]) -> Iterable[Any]:
-    for name in _PARTS:
-        if type(held := item.get(name)) is list:
-            yield from held
-
-
-def _names_file(part: Any) -> bool:  # noqa: ANN401  any JSON value
-    if type(part) is not dict or part.get("type") != "input_file":
-        return False
-    return any(part.get(name) is not None for name in _NAMED_FILES)
+    if kind == "reasoning":
+        return "id" in item and all(item.get(name) is None for name in ("content", "encrypted_content"))
+    if kind == "additional_tools":
+        return has_hosted_tool(item.get("tools"))
+    return kind in _NAMED_ITEMS or (kind is None and "content" not in item)

@@ -137,9 +137,9 @@ async def _with_errors(request: web.Request, handler: Handler) -> web.StreamResp
     except (Rejection, GatewayError) as error:
         return error_answer(error)
     except web.HTTPMethodNotAllowed as refusal:
-        return error_answer(
-            MethodNotAllowed(f"{request.method} is not answered here.", allowed=sorted(refusal.allowed_methods))
-        )
+        allowed = sorted(refusal.allowed_methods)
+        told = f"{request.method[:20]} is not answered here; this path takes {', '.join(allowed)}."
+        return error_answer(MethodNotAllowed(told, allowed=allowed))
     except web.HTTPNotFound:
         return error_answer(UnknownRoute(f"There is nothing at {request.path[:100]!r} on the control plane."))
     except web.HTTPException:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from proxy import __version__
 from proxy.commands import check, demo, explain, keys, run, schema, simulate, usage
+from proxy.commands.table import printable
 from proxy.config_file import ConfigurationError
 from proxy.config_references import suggest
 
@@ -32,7 +33,7 @@ class CommandParser(ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Exit with status 2 and one line that says what was wrong and where to read on."""
-        self.exit(_MISUSED, f"{self.prog}: {message}; see {self.prog} --help\n")
+        self.exit(_MISUSED, f"{self.prog}: {printable(message)}; see {self.prog} --help\n")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -50,7 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if sys.stdout is not None:
             sys.stdout.flush()
     except ConfigurationError as error:
-        print(error, file=sys.stderr)
+        for line in error.lines:  # which repeat names as the file has them
+            print(printable(line), file=sys.stderr)
         return _MISUSED
     except BrokenPipeError:
         # Whoever read the output has seen enough, as `head` does; nothing more can be written.

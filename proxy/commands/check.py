@@ -10,6 +10,7 @@ from argparse import RawDescriptionHelpFormatter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from proxy.commands.table import printable
 from proxy.config_advice import advise
 from proxy.config_file import load
 
@@ -36,7 +37,7 @@ def run(arguments: Namespace) -> int:
     """Print what the configuration holds, and advice; raises ConfigurationError with all that is wrong."""
     configuration = load(arguments.file)
     for advice in advise(configuration):
-        print(f"{arguments.file}: {advice}")
+        print(printable(f"{arguments.file}: {advice}"))
     counts = ("upstreams", "models", "policies", "projects", "keys")
     held = ", ".join(f"{name} {len(getattr(configuration, name))}" for name in counts)
     print(f"{arguments.file}: usable; version {configuration.version}; {held}")

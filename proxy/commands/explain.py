@@ -102,7 +102,7 @@ def run(arguments: Namespace) -> int:
 
 
 def _misused(reason: str) -> int:
-    print(f"tidegate explain: {reason}", file=sys.stderr)
+    print(f"tidegate explain: {printable(reason)}", file=sys.stderr)
     return _MISUSED
 
 
@@ -111,7 +111,7 @@ def _question(arguments: Namespace, most_bytes: int) -> Question:
 
     return Question(
         body=_body(arguments.request, most_bytes),
-        path=arguments.path or DEFAULT_PATH,
+        path=DEFAULT_PATH if arguments.path is None else arguments.path,
         key=arguments.key,
         project=arguments.project,
         user=arguments.user,
@@ -182,6 +182,8 @@ def as_lines(told: dict[str, Any]) -> Iterator[str]:
     yield from _section("route", _route(told["deployments"]), right=(0, 4, 5))
     if len(told["deployments"]) > 1:
         yield _INDENT + _FIRST_IS_DRAWN
+    for words, named in (("Added, and kept from the client", "adds"), ("Left out", "leaves_out")):
+        yield from _sent_otherwise(words, {each["upstream"]: each[named] for each in told["deployments"]})
 
 
 def _section(title: str, rows: Iterable[Sequence[str]], right: Sequence[int] = ()) -> Iterator[str]:
@@ -325,6 +327,14 @@ def _route(deployments: Sequence[dict[str, Any]]) -> Iterator[Sequence[str]]:
     for position, each in enumerate(deployments, 1):
         share = f"{each['share']:.0%}"
         yield str(position), each["name"], each["upstream"], each["kind"], str(each["weight"]), share
+
+
+def _sent_otherwise(words: str, by_upstream: dict[str, list[str]]) -> Iterator[str]:
+    """Tell in a line what the request to some upstreams has more or less than the effective one."""
+    names = dict.fromkeys(name for names in by_upstream.values() for name in names)
+    for name in names:
+        upstreams = ", ".join(upstream for upstream, names in by_upstream.items() if name in names)
+        yield from _wrapped(f"{words}: {name}, for {upstreams}.", _INDENT)
 
 
 def _json(value: object) -> str:

@@ -97,7 +97,7 @@ def run(arguments: Namespace) -> int:
     """Print what would have been; 2 when there is no file to read. Raises ConfigurationError."""
     from policies.simulation import RecordedRequest  # noqa: PLC0415  other commands simulate nothing
     from proxy.simulation import simulate_all  # noqa: PLC0415  likewise
-    from proxy.usage_file import read_lines  # noqa: PLC0415
+    from proxy.usage_file import read_lines, unreadable_words  # noqa: PLC0415
 
     configuration = load(arguments.policy)
     path: Path = arguments.records
@@ -105,14 +105,19 @@ def run(arguments: Namespace) -> int:
         with path.open("rb") as file:
             reading = read_lines(file, RecordedRequest)
     except OSError as error:
-        said = str(error.strerror).lower()
-        print(f"tidegate simulate: {path}: {said}; point --records at a usage.jsonl", file=sys.stderr)
-        return _MISUSED
+        return _misused(path, str(error.strerror).lower())
+    if reading.unreadable and not reading.lines:
+        return _misused(path, "no line is a usage record")
     findings = simulate_all(configuration, reading.lines, [_GROUPS[group] for group in arguments.by])
     print(_as_json(arguments.by, findings) if arguments.json else "\n".join(_lines(arguments.by, findings)))
     if reading.unreadable:
-        print(f"tidegate simulate: {path}: {reading.unreadable} unreadable lines left out", file=sys.stderr)
+        print(f"tidegate simulate: {path}: {unreadable_words(reading)}", file=sys.stderr)
     return 0
+
+
+def _misused(path: Path, reason: str) -> int:
+    print(f"tidegate simulate: {path}: {reason}; point --records at a usage.jsonl", file=sys.stderr)
+    return _MISUSED
 
 
 def _as_json(by: Sequence[str], findings: Findings) -> str:
@@ -129,6 +134,7 @@ def _as_json(by: Sequence[str], findings: Findings) -> str:
             {**msgspec.to_builtins(each), "requests": count} for each, count in findings.untold.most_common()
         ],
         "not_in_the_configuration": {
+            "organizations": dict(sorted(findings.organizations.items())),
             "keys": dict(sorted(findings.keys.items())),
             "projects": dict(sorted(findings.projects.items())),
         },
@@ -145,8 +151,8 @@ def _lines(by: Sequence[str], findings: Findings) -> Iterator[str]:
     yield from _section("without room", ("limit", "policy"), findings.limits.most_common())
     untold = [((each.parameter, each.part, each.policy), count) for each, count in findings.untold.most_common()]
     yield from _section("cannot be told from records", ("parameter", "rule", "policy"), untold)
-    missing = [(("key", key), count) for key, count in sorted(findings.keys.items())]
-    missing += [(("project", project), count) for project, count in sorted(findings.projects.items())]
+    absent = {"organization": findings.organizations, "key": findings.keys, "project": findings.projects}
+    missing = [((what, each), count) for what, counts in absent.items() for each, count in sorted(counts.items())]
     yield from _section("not in the configuration", ("what", "id"), missing)
     if findings.unread:
         yield from ("", f"{findings.unread} more could not be read when they came: nothing was decided on them")

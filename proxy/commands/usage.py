@@ -18,7 +18,7 @@ import msgspec
 from proxy.commands.grouping import several_of
 from proxy.commands.table import lay_out, usd
 from proxy.records import USAGE_FILE_NAME
-from proxy.usage_file import read_lines
+from proxy.usage_file import read_lines, unreadable_words
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -121,7 +121,7 @@ def run(arguments: Namespace) -> int:
     sums = sum_by(arguments.by, _since(reading.lines, arguments), arguments.time_zone)
     print(_as_json(arguments.by, sums) if arguments.json else _as_table(arguments.by, sums))
     if reading.unreadable:
-        print(f"tidegate usage: {path}: {reading.unreadable} unreadable lines left out", file=sys.stderr)
+        print(f"tidegate usage: {path}: {unreadable_words(reading)}", file=sys.stderr)
     return 0
 
 

@@ -428,11 +428,11 @@ def _has_length(response: aiohttp.ClientResponse) -> bool:
 
 
 def _decoder_of(response: aiohttp.ClientResponse) -> Decoder | None:
-    coding = response.headers.get("Content-Encoding")
-    if coding is None:
+    codings = response.headers.getall("Content-Encoding", ())
+    if not codings:
         return None
     try:
-        return make_decoder(coding)
+        return make_decoder(", ".join(codings))
     except CodingError as error:
         response.close()
         raise UpstreamBroken(f"The upstream's answer is in a coding that is not read: {error}.") from error

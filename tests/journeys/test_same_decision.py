@@ -132,6 +132,7 @@ POLICIES: dict[str, dict[str, Any]] = {
     },
     "narrow": {"limits": [{"of": "tokens", "limit": 30, "per": "day", "by": ["key"]}]},
 }
+FILE = {"type": "file", "file": {"file_id": "file-1"}}
 LEVELS = ("everybody", "team", "alice", "overriding")
 """Policies of organization, project, user and key; every other one is that of a key in a project without any."""
 
@@ -220,6 +221,14 @@ EXAMPLES = {
     "a model's own bound": completion("plain", logprobs=6),
     "every limit": completion("counting", n=2, prompt=["a", "b"], user="customer", path=AZURE),
     "every limit and a chat": chat("counting", max_tokens=12, n=3),
+    "every limit and candidates by another name": chat("counting", max_tokens=12, best_of=9),
+    "and by a server's own": completion("counting", prompt=["a", "b"], n_cmpl=9),
+    "every limit and what lives elsewhere": chat("counting", max_tokens=12, messages=[{"content": [FILE]}]),
+    "a bound on what lives elsewhere": chat("computed", max_tokens=12, messages=[{"content": [FILE]}]),
+    "a bound on candidates by another name": response("computed", n=9),
+    "by what is no number": chat("computed", max_tokens=12, n_cmpl="9"),
+    "by a number beyond all": chat("computed", max_tokens=12, n_cmpl=10**40),
+    "every limit and a number beyond all": chat("counting", max_tokens=12, n_cmpl=10**40),
     "every limit and an embedding": embedding("counting", input=[[1, 2], [3]]),
     "every limit and a response": response("counting", instructions="Be kind."),
     "a limit and what only the upstream knows": response("counting", previous_response_id="resp_1"),

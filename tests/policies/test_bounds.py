@@ -105,19 +105,57 @@ def test_levels_that_allow_no_common_value_are_named() -> None:
     policy = policy_of({"n": {"allowed": [1, 2]}}, {"n": {"allowed": [3, 4]}})
     with pytest.raises(PolicyViolation) as refused:
         ruled(ask({"n": 3}), policy)
-    assert refused.value.message == "n is 3; policy 'a' allows no value that other levels allow."
+    assert refused.value.message == "n is 3; policies 'a' and 'b' together allow no value."
 
 
 @pytest.mark.parametrize(
-    ("n", "said"),
+    ("n", "broken"),
     [
-        pytest.param(4, "n is 4; policy 'a' allows only 2.", id="on no list"),
-        pytest.param(3, "n is 3; policy 'a' allows only 2.", id="not on the outer one"),
-        pytest.param(1, "n is 1; policy 'b' allows only 2.", id="not on the inner one"),
+        pytest.param(4, "a", id="on no list"),
+        pytest.param(3, "a", id="not on the outer one"),
+        pytest.param(1, "b", id="not on the inner one"),
     ],
 )
-def test_a_refusal_names_the_level_whose_list_it_is_and_what_all_lists_have(n: int, said: str) -> None:
+def test_a_refusal_names_all_levels_whose_lists_leave_what_is_allowed(n: int, broken: str) -> None:
     policy = policy_of({"n": {"allowed": [1, 2]}}, {"n": {"allowed": [2, 3]}})
     with pytest.raises(PolicyViolation) as refused:
         ruled(ask({"n": n}), policy)
+    assert refused.value.message == f"n is {n}; policies 'a' and 'b' together allow only 2."
+    assert refused.value.policies == (broken,)
+
+
+def test_a_list_that_another_one_cuts_nothing_from_is_named_alone() -> None:
+    policy = policy_of({"n": {"allowed": [2]}}, {"n": {"allowed": [2, 3]}})
+    with pytest.raises(PolicyViolation) as refused:
+        ruled(ask({"n": 3}), policy)
+    assert refused.value.message == "n is 3; policy 'a' allows only 2."
+
+
+@pytest.mark.parametrize(
+    ("allowed", "sent", "said"),
+    [
+        pytest.param(
+            [{"type": "text"}],
+            {"type": "json", "strict": True},
+            """response_format is an object of 2 members; policy 'a' allows only {"type":"text"}.""",
+            id="an object of the policy's is written out, the client's is not",
+        ),
+        pytest.param(
+            ["auto", ["é", None, True]],
+            [1],
+            """response_format is an array of 1 items; policy 'a' allows only "auto", ["é",null,true].""",
+            id="as is a list",
+        ),
+        pytest.param(
+            [{"schema": "x" * 80}],
+            1,
+            f"""response_format is 1; policy 'a' allows only {{"schema":"{"x" * 48}….""",
+            id="a long one is cut after 60 characters",
+        ),
+    ],
+)
+def test_what_the_policy_says_is_written_as_json(allowed: list[Any], sent: object, said: str) -> None:
+    rule = policy_of({"response_format": {"allowed": allowed}}).parameters["response_format"]
+    with pytest.raises(PolicyViolation) as refused:
+        inside("response_format", sent, rule)
     assert refused.value.message == said

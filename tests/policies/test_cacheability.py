@@ -89,6 +89,7 @@ def test_what_may_be_cached(endpoint: Endpoint, extra: dict[str, Any]) -> None:
         pytest.param(CHAT, {}, "not-deterministic", id="chat with nothing given"),
         pytest.param(CHAT, {"seed": 1, "store": True}, "stored-upstream", id="chat that is stored upstream"),
         pytest.param(CHAT, {"seed": 1, "web_search_options": {}}, "web-search", id="web search"),
+        pytest.param(CHAT, {"seed": 1, "data_sources": []}, "data-sources", id="data that is looked up"),
         pytest.param(
             CHAT, {"seed": 1, "tools": [{"type": "web_search"}]}, "hosted-tools", id="a tool that runs upstream"
         ),
@@ -104,6 +105,12 @@ def test_what_may_be_cached(endpoint: Endpoint, extra: dict[str, Any]) -> None:
         pytest.param(RESPONSE, {**COLD, "conversation": {"id": "c"}}, "conversation", id="a conversation by object"),
         pytest.param(RESPONSE, {**COLD, "prompt": {"id": "p"}}, "prompt-template", id="a prompt template"),
         pytest.param(RESPONSE, {**COLD, "tools": [{"type": "web_search"}]}, "hosted-tools", id="search for a response"),
+        pytest.param(
+            RESPONSE,
+            {**COLD, "input": [{"type": "item_reference", "id": "i"}]},
+            "named-input",
+            id="input that is only named",
+        ),
     ],
 )
 def test_what_may_not_be_cached_and_why(endpoint: Endpoint, extra: dict[str, Any], reason: str) -> None:

@@ -35,7 +35,7 @@ def effective(endpoint: Endpoint = Endpoint.COMPLETIONS, **fields: Any) -> Effec
         pytest.param(effective(prompt=[1, 2]), (2, 16), id="the API's default ceiling"),
         pytest.param(effective(prompt=[1, 2], max_tokens=0), (2, 0), id="nothing is generated"),
         pytest.param(effective(Endpoint.EMBEDDINGS, input=[1, 2, 3]), (3, 0), id="embeddings have no output"),
-        pytest.param(effective(prompt=[1], max_tokens=10**18, n=128), (1, 128 * 10**18), id="an absurd ceiling"),
+        pytest.param(effective(prompt=[1], max_tokens=10**18, n=128), (1, 10**15), id="an absurd ceiling"),
     ],
 )
 def test_worst_cases(request_: EffectiveRequest, tokens: tuple[int, int]) -> None:
@@ -43,6 +43,28 @@ def test_worst_cases(request_: EffectiveRequest, tokens: tuple[int, int]) -> Non
     assert (worst.input_tokens, worst.output_tokens, worst.is_bounded) == (*tokens, True)
     assert worst.tokens == sum(tokens)
     assert worst.candidates == request_.view.candidates
+
+
+@pytest.mark.parametrize(
+    ("request_", "candidates"),
+    [
+        pytest.param(effective(Endpoint.CHAT, n=2, best_of=9, max_tokens=10), 9, id="chat: best_of"),
+        pytest.param(effective(Endpoint.CHAT, n_cmpl=9, max_tokens=10), 9, id="chat: a server's own name"),
+        pytest.param(effective(prompt=[[1], [2]], n=2, n_cmpl=9, max_tokens=10), 18, id="completions, for each prompt"),
+        pytest.param(effective(Endpoint.RESPONSES, input="x", n=3, max_output_tokens=10), 3, id="responses: n"),
+        pytest.param(effective(Endpoint.RESPONSES, input="x", best_of=4, max_output_tokens=10), 4, id="and best_of"),
+        pytest.param(effective(Endpoint.CHAT, n=2, best_of="9", n_cmpl=-1, max_tokens=10), 2, id="none of them"),
+        pytest.param(effective(Endpoint.EMBEDDINGS, input=[1], n=9, n_cmpl=9), 0, id="embeddings generate nothing"),
+    ],
+)
+def test_candidates_under_any_name_are_held(request_: EffectiveRequest, candidates: int) -> None:
+    worst = worst_case(request_, model())
+    assert (worst.candidates, worst.output_tokens) == (candidates, candidates * 10)
+
+
+def test_absurd_candidates_are_taken_as_more_than_any_limit() -> None:
+    worst = worst_case(effective(prompt=[1], n_cmpl=10**4000, max_tokens=10**4000), model())
+    assert (worst.candidates, worst.output_tokens) == (10**15, 10**15)
 
 
 def test_the_worst_case_is_priced() -> None:
@@ -128,6 +150,8 @@ PROMPTS = effective(prompt=[[1, 2], [3]], max_tokens=20)
 TEXTS = effective(prompt=["a" * 40, "b" * 40], max_tokens=20)
 BEST = effective(prompt=[1, 2, 3], max_tokens=20, best_of=3)
 BEST_TWO = effective(prompt=[1, 2, 3], max_tokens=20, n=2, best_of=3)
+CHAT_BEST = effective(Endpoint.CHAT, max_tokens=20, n=2, best_of=9)
+CHAT_MORE = effective(Endpoint.CHAT, max_tokens=20, n_cmpl=9)
 ECHO = effective(prompt="a" * 40, max_tokens=20, echo=True)
 ECHO_STREAM = effective(prompt="a" * 40, max_tokens=20, echo=True, stream=True)
 ECHO_TWO = effective(prompt="a" * 4_000, max_tokens=1_000, echo=True, n=2)
@@ -223,6 +247,9 @@ LEFT = {"is_served": True, "is_abandoned": True}
         ),
         pytest.param(
             BEST_TWO, Seen(None, 0, 36, **SERVED), Charged(3, 14, known="counted"), id="in proportion, rounded up"
+        ),
+        pytest.param(
+            CHAT_BEST, Seen(None, 0, 36, **SERVED), Charged(5, 41, known="counted"), id="of a chat's server likewise"
         ),
         pytest.param(
             BEST, Seen(None, 0, 400, **SERVED), Charged(3, 60, known="counted"), id="the candidates' most is the hold"
@@ -339,6 +366,10 @@ def test_what_an_answer_is_charged(request_: EffectiveRequest, seen: Seen, charg
         pytest.param(TWO, Seen(None, **LEFT), 2, id="what nobody saw of a whole answer"),
         pytest.param(TWO, Seen(is_served=True), 0, id="none of a failure"),
         pytest.param(EMBEDDINGS, Seen(Usage(18, 0), **SERVED), 0, id="embeddings are none"),
+        pytest.param(CHAT_BEST, Seen(Usage(3, 9), choices=2, **SERVED), 9, id="what a chat's server may leave out too"),
+        pytest.param(CHAT_MORE, Seen(Usage(3, 9), choices=9, **SERVED), 9, id="more than the API's name asks for"),
+        pytest.param(CHAT_MORE, Seen(Usage(3, 9), choices=1, **SERVED), 1, id="not where the server does not know it"),
+        pytest.param(CHAT_MORE, Seen(None, 3, 9, **SERVED), 9, id="all by any name where nobody counted them"),
     ],
 )
 def test_how_many_completions_are_charged(request_: EffectiveRequest, seen: Seen, completions: int) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ruling import Rules, Told, apply, ask, clamp, policy_of, ruled
+from ruling import MESSAGES, Rules, Told, apply, ask, clamp, policy_of, ruled
 
 from policies.errors import PolicyViolation
+from policies.requests.asked import Endpoint
 
 
 @pytest.mark.parametrize(
@@ -227,3 +228,76 @@ def test_no_agreement_names_the_policy_that_forbids_as_well() -> None:
     with pytest.raises(PolicyViolation, match="No values of n and best_of fit") as refused:
         ruled(ask({"stream": True}), policy)
     assert refused.value.policies == ("a", "b")
+
+
+CHAT = {"messages": MESSAGES}
+TOOLS = [{"type": "function", "function": {"name": "f"}}]
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "rules", "sent", "forwarded", "told"),
+    [
+        pytest.param(
+            Endpoint.CHAT,
+            {"logprobs": {"forbid": "drop"}},
+            {"logprobs": True, "top_logprobs": 5},
+            {},
+            [("logprobs", True, None, "drop"), ("top_logprobs", 5, None, "drop")],
+            id="top_logprobs goes with logprobs",
+        ),
+        pytest.param(
+            Endpoint.CHAT,
+            {"logprobs": {"force": False}},
+            {"logprobs": True, "top_logprobs": 5},
+            {"logprobs": False},
+            [("logprobs", True, False, "force"), ("top_logprobs", 5, None, "drop")],
+            id="also where it is forced off",
+        ),
+        pytest.param(Endpoint.CHAT, {"top_logprobs": {"force": 0}}, {}, {}, [], id="and is not forced without"),
+        pytest.param(
+            Endpoint.CHAT,
+            {"n": clamp(max=4)},
+            {"top_logprobs": 5},
+            {"top_logprobs": 5},
+            [],
+            id="but stays as sent where policy touches neither",
+        ),
+        pytest.param(
+            Endpoint.CHAT,
+            {"tools": {"forbid": "drop"}},
+            {"tools": TOOLS, "tool_choice": "required", "parallel_tool_calls": True},
+            {},
+            [
+                ("tools", TOOLS, None, "drop"),
+                ("tool_choice", "required", None, "drop"),
+                ("parallel_tool_calls", True, None, "drop"),
+            ],
+            id="the choice of tools goes with the tools",
+        ),
+        pytest.param(
+            Endpoint.RESPONSES,
+            {"tools": {"forbid": "drop"}},
+            {"tools": TOOLS, "tool_choice": "required", "max_tool_calls": 3},
+            {},
+            [
+                ("tools", TOOLS, None, "drop"),
+                ("tool_choice", "required", None, "drop"),
+                ("max_tool_calls", 3, None, "drop"),
+            ],
+            id="in responses too",
+        ),
+        pytest.param(
+            Endpoint.COMPLETIONS,
+            {"stream": {"forbid": "drop"}},
+            {"stream": True, "stream_options": {"include_usage": True}},
+            {},
+            [("stream", True, None, "drop"), ("stream_options", {"include_usage": True}, None, "drop")],
+            id="stream_options goes with the stream",
+        ),
+    ],
+)
+def test_what_says_nothing_without_another_goes_with_it(
+    endpoint: Endpoint, rules: Rules, sent: dict[str, Any], forwarded: dict[str, Any], told: Told
+) -> None:
+    base = CHAT if endpoint is Endpoint.CHAT else {}
+    assert apply(rules, {**base, **sent}, endpoint) == ({**base, **forwarded}, told)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from ruling import MESSAGES, MODEL, ask
 
-from policies.draft import Draft, may_write
+from policies.draft import Draft, joined, may_write
 from policies.merging import Forced, Part
 from policies.requests.asked import Action, Adjustment, Endpoint
 from policies.requests.dialects import REQUEST_TYPES
@@ -88,3 +88,27 @@ def test_a_pseudonym_is_forced(sent: dict[str, Any], name: str, expected: str) -
 )
 def test_an_open_ceiling_is_written_as(endpoint: Endpoint, fields: dict[str, Any], expected: str | None) -> None:
     assert draft_of(fields, endpoint).ceiling_to_write == expected
+
+
+DROPPED, TOLD = Adjustment("max_tokens", 15, None, Action.DROP, "a"), Adjustment("n", 8, 4, Action.CLAMP, "a")
+
+
+@pytest.mark.parametrize(
+    ("later", "expected"),
+    [
+        pytest.param((), (TOLD, DROPPED), id="nothing more"),
+        pytest.param(
+            (Adjustment("max_tokens", None, 50, Action.DEFAULT, "b"),),
+            (TOLD, Adjustment("max_tokens", 15, 50, Action.DEFAULT, "b")),
+            id="what was dropped and written is told of once, from what was sent",
+        ),
+        pytest.param((Adjustment("max_tokens", None, 15, Action.DEFAULT, "b"),), (TOLD,), id="what was undone is not"),
+        pytest.param(
+            (Adjustment("top_p", None, 1, Action.DEFAULT, "b"),),
+            (TOLD, DROPPED, Adjustment("top_p", None, 1, Action.DEFAULT, "b")),
+            id="another parameter",
+        ),
+    ],
+)
+def test_changes_are_put_together(later: tuple[Adjustment, ...], expected: tuple[Adjustment, ...]) -> None:
+    assert joined((TOLD, DROPPED), later) == expected

@@ -14,6 +14,8 @@ from policies.parameters import label_of, observe_rules
 from policies.policy import Policy, Rule
 from policies.requests.asked import Action, Adjustment, Endpoint
 
+SMALL = Model("m", ModelSettings(deployments=(Deployment(upstream="u"),), max_output_tokens=50))
+
 
 @pytest.mark.parametrize(
     ("rules", "sent", "forwarded", "told"),
@@ -307,8 +309,7 @@ def test_an_absent_penalty_outside_a_bound_is_written(endpoint: Endpoint, fields
     ],
 )
 def test_an_open_ceiling_under_a_looser_bound_is_written_as_the_models(rule: dict[str, Any], written: int) -> None:
-    model = Model("m", ModelSettings(deployments=(Deployment(upstream="u"),), max_output_tokens=50))
-    effective, _ = ruled(ask({"messages": MESSAGES}, Endpoint.CHAT), policy_of({"max_tokens": rule}), model)
+    effective, _ = ruled(ask({"messages": MESSAGES}, Endpoint.CHAT), policy_of({"max_tokens": rule}), SMALL)
     assert effective.fields["max_completion_tokens"] == written
 
 
@@ -389,6 +390,14 @@ ALICE = "pseudonym of alice"
             id="the ceiling under names that the endpoint does not have",
         ),
         pytest.param(
+            {"safety_identifier": {"pseudonymise": True}},
+            {"safety_identifier": "alice"},
+            {"safety_identifier": ALICE},
+            [("safety_identifier", "alice", ALICE, "pseudonymise")],
+            id="a pseudonym for what only another endpoint has, where the client sent it",
+        ),
+        pytest.param({"safety_identifier": {"pseudonymise": True}}, {}, {}, [], id="and none where the client did not"),
+        pytest.param(
             {"max_tokens": clamp(max=10)},
             {"max_tokens": 5, "n_predict": -1},
             {"max_tokens": 5, "n_predict": 10},
@@ -417,6 +426,29 @@ def test_a_rule_refuses_to_rewrite(rules: Rules, sent: dict[str, Any], param: st
     with pytest.raises(PolicyViolation) as refused:
         apply(rules, sent)
     assert (refused.value.param, refused.value.message, refused.value.policies) == (param, said, ("a",))
+
+
+@pytest.mark.parametrize(
+    ("rule", "endpoint", "sent", "written"),
+    [
+        pytest.param(None, Endpoint.CHAT, {"messages": MESSAGES}, {"max_completion_tokens": 50}, id="the model's most"),
+        pytest.param(
+            {"min": 60}, Endpoint.CHAT, {"messages": MESSAGES}, {"max_completion_tokens": 60}, id="no less than a bound"
+        ),
+        pytest.param({"forbid": "reject"}, Endpoint.COMPLETIONS, {}, {"max_tokens": 16}, id="what no client may send"),
+        pytest.param(
+            {"forbid": "drop"}, Endpoint.COMPLETIONS, {"max_tokens": 9}, {"max_tokens": 16}, id="for what was dropped"
+        ),
+    ],
+)
+def test_a_bounded_worst_case_closes_an_open_ceiling(
+    rule: dict[str, Any] | None, endpoint: Endpoint, sent: dict[str, Any], written: dict[str, Any]
+) -> None:
+    policy = policy_of({"worst_case_tokens": {"max": 400}} | ({} if rule is None else {"max_tokens": rule}))
+    effective, _ = ruled(ask(sent, endpoint), policy, SMALL)
+    assert effective.fields == {**sent, **written}
+    again, adjustments = ruled(ask(dict(effective.fields), endpoint), policy, SMALL)
+    assert (again.fields, adjustments) == (effective.fields, ())
 
 
 @pytest.mark.parametrize(

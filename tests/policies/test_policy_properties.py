@@ -48,8 +48,7 @@ MODELS = {
 }
 LEVEL_NAMES = ("organization", "project", "user", "key")
 COMPUTED = ("prompts", "candidates", "prompt_tokens", "worst_case_tokens")
-COUPLED = {"n", "best_of", "stream_options"}
-"""What may differ from what its own rules say, since it must agree with others."""
+PAIR = ("n", "best_of")
 models = st.sampled_from(list(MODELS))
 dialects = st.sampled_from(list(Dialect))
 
@@ -159,18 +158,22 @@ def complaints_of(decision: Decision, name: str, rule: MergedRule) -> Iterator[s
     forced = written_by(decision, name, rule.force) if rule.force else None
     yield from complaints_of_written(decision, name, rule, forced)
     value = decision.effective.fields.get(name)
-    if rule.forbid and forced is None and not rule.bounds and any(own is not None for own in clients_own(value, rule)):
+    worst = decision.policy.parameters.get("worst_case_tokens")
+    is_written = bool(rule.bounds) or (name in CEILING_NAMES and worst is not None and worst.max is not None)
+    if rule.forbid and forced is None and not is_written and any(own is not None for own in clients_own(value, rule)):
         yield "is forbidden"
     yield from complaints_of_texts(decision, name, rule)
 
 
 def complaints_of_written(decision: Decision, name: str, rule: MergedRule, forced: Any) -> Iterator[str]:  # noqa: ANN401
-    value = decision.effective.fields.get(name)
+    value, needs = decision.effective.fields.get(name), vocabulary(REQUEST_TYPES[decision.asked.endpoint]).needs
+    if name in needs and not decision.effective.fields.get(needs[name]):
+        return  # it says nothing, so it need not be there
     if forced is not None:
         is_forced = any(is_same(one, other) for one in clients_own(value, rule) for other in clients_own(forced, rule))
-        if is_within(forced, rule) and name != "stream_options" and not is_forced:
+        if is_within(forced, rule) and not is_forced:
             yield "is not what is forced"
-    elif rule.default and decision.asked.fields.get(name) is None and name not in COUPLED and not rule.add:
+    elif rule.default and decision.asked.fields.get(name) is None and name not in PAIR and not rule.add:
         default = written_by(decision, name, rule.default)
         if default is not None and is_within(default, rule) and not is_same(value, default):
             yield "is not the default"
@@ -205,12 +208,12 @@ def computed(decision: Decision) -> dict[str, int | None]:
     effective, model = decision.effective, decision.model
     given = effective.fields.get({"completions": "prompt", "embeddings": "input"}.get(effective.endpoint, ""))
     prompts = len(given) if isinstance(given, list) and isinstance(given[0], str | list) else 1
-    n, best_of = effective.fields.get("n") or 1, effective.fields.get("best_of") or 1
-    each = {"completions": max(n, best_of), "chat/completions": n, "responses": 1}.get(effective.endpoint, 0)
+    asked = [effective.fields.get(name) for name in ("n", "best_of", "n_cmpl")]
+    most = max([1, *(value for value in asked if is_number(value) and value == int(value))])
     worst = worst_case(effective, model)
     return {
         "prompts": prompts,
-        "candidates": prompts * int(each),
+        "candidates": 0 if effective.endpoint is Endpoint.EMBEDDINGS else prompts * int(most),
         "prompt_tokens": bound_input_tokens(effective, model),
         "worst_case_tokens": worst.tokens if worst.is_bounded else None,
     }
@@ -325,7 +328,7 @@ def test_what_is_forbidden_is_as_if_it_had_not_been_sent(
     kind = REQUEST_TYPES[request[0]]
     for name, rule in decision.policy.parameters.items():
         names = CEILING_NAMES if name == "max_tokens" and kind.ceilings else (name,)
-        if not rule.forbid or rule.force or name in {*COUPLED, "stream"}:
+        if not rule.forbid or rule.force or name in {*PAIR, "stream", "stream_options"}:
             continue
         without = {each: value for each, value in request[1].items() if each not in names}
         refused = refusal_of(levels, request[0], without, model)
@@ -363,10 +366,9 @@ def test_levels_are_merged_rule_by_rule(levels: Levels) -> None:
         assert dict(rules) == {name: reduce(merge_rules, each) for name, each in said.items()}
 
 
-def judging(rule: Rule, policy: str, merged: MergedRule) -> Rule:
-    """Return what a level's rule says of values, less what it would write where the merged one does not."""
-    forces = merged.force is not None and merged.force.policy == policy
-    return rule.model_copy(update={"default": None} | ({} if forces else {"force": None, "pseudonymise": False}))
+def judging(rule: Rule) -> Rule:
+    """Return what a level's rule says of values, less what it would write, which may be another level's to say."""
+    return rule.model_copy(update={"default": None, "force": None, "pseudonymise": False})
 
 
 def is_settled_elsewhere(rule: Rule, merged: MergedRule) -> bool:
@@ -384,7 +386,7 @@ def test_no_level_refuses_what_passes_all_of_them(levels: Levels, request: tuple
     named = [name for name in decision.effective.fields if name in merged]
     for name, policy in levels.items():
         rules = {
-            each: judging(rule, name, merged[each])
+            each: judging(rule)
             for each, rule in policy.parameters.items()
             if not is_settled_elsewhere(rule, merged[each])
         }
@@ -395,7 +397,6 @@ def test_no_level_refuses_what_passes_all_of_them(levels: Levels, request: tuple
 
 
 # ---------------------------------------------------------------- coupled parameters
-PAIR = ("n", "best_of")
 CLAMPING = st.builds(
     lambda low, high, default: {
         name: value for name, value in (("min", low), ("max", high), ("default", default)) if value

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from policies.limits import BoundLimit, NamedLimit
+from policies.limits import MORE_THAN_ANY, BoundLimit, NamedLimit
 from policies.policy import Limit
 from policies.room import Room, refuse
 from policies.windows import Level, Span
@@ -98,6 +98,10 @@ def test_a_refusal_says_amounts_of_usd_in_usd() -> None:
         "Limit 'name' of policy 'p' (0.5 USD per month for user alice) has no room for this request: "
         "it asks for 0.012345 USD, 0.001 USD left; it fits in 500 s (about 8 min)."
     )
+
+
+def test_an_ask_beyond_what_limits_tell_apart_is_not_given_a_number() -> None:
+    assert "it asks for more than 10000000000000, 5 left" in refuse([room(Level(), ask=MORE_THAN_ANY)]).message
 
 
 def test_a_refusal_names_what_has_two_words() -> None:

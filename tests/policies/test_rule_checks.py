@@ -72,8 +72,54 @@ def clamp(**bounds: object) -> dict[str, Any]:
         ),
         pytest.param("n", {"max": 2.5}, "max is 2.5, but n is an integer", id="half a choice"),
         pytest.param("stop", {"max": 3}, "max is 3, but stop is no number", id="a cap on text"),
-        pytest.param("n", {"default": 9, "max": 4}, "default: n is 9", id="a default outside"),
-        pytest.param("n", {"force": 9, "max": 4}, "force: n is 9", id="a forced value outside"),
+        pytest.param(
+            "n", {"default": 9, "max": 4}, "default is 9; the rule itself allows at most 4", id="a default outside"
+        ),
+        pytest.param(
+            "n", {"force": 1, "min": 4}, "force is 1; the rule itself allows at least 4", id="a forced value outside"
+        ),
+        pytest.param(
+            "user",
+            {"force": "a", "allowed": ["b", "c"]},
+            'force is "a"; the rule itself allows only "b", "c"',
+            id="a forced value that is not listed",
+        ),
+        pytest.param(
+            "user",
+            {"pseudonymise": True, "force": "a"},
+            "pseudonymise leaves nothing for force to say",
+            id="a pseudonym and a forced value",
+        ),
+        pytest.param("n", {"allowed": [1, None]}, "allowed holds null, which is as good as absent", id="null allowed"),
+        pytest.param("top_k", {"allowed": [None]}, "allowed holds null", id="null allowed where nothing is known"),
+        pytest.param(
+            "stop",
+            {"force": 5},
+            "force is 5; stop must be a string, or an array of at most 4 strings",
+            id="a number for stops, which only completions read",
+        ),
+        pytest.param(
+            "stop",
+            {"default": list("abcde")},
+            'default is ["a","b","c","d","e"]; stop must be',
+            id="more stops than there may be by default",
+        ),
+        pytest.param("stop", {"allowed": [["a"], 5]}, "allowed is 5; stop must be", id="a number among allowed stops"),
+        pytest.param("stop", {"default": ["a"]}, None, id="a stop by default"),
+        pytest.param(
+            "logit_bias", {"force": {"a": 1}}, 'force is {"a":1}; logit_bias must be an object', id="a bias for no id"
+        ),
+        pytest.param(
+            "presence_penalty",
+            {"force": "x"},
+            'force is "x"; presence_penalty must be a number from -2 to 2',
+            id="a text for a penalty",
+        ),
+        pytest.param("presence_penalty", {"force": 1}, None, id="a penalty"),
+        pytest.param("service_tier", {"force": "flex"}, None, id="what no endpoint reads"),
+        pytest.param(
+            "prompt", {"default": {"id": "pmpt_1"}}, None, id="a responses' prompt is another thing than completions'"
+        ),
         pytest.param("n", {"force": 2, "default": 1}, "force leaves nothing for default", id="forced and defaulted"),
         pytest.param(
             "n", {"forbid": "drop", "default": 1}, "forbid leaves nothing for default", id="forbidden default"

@@ -96,6 +96,12 @@ CLAMPED = Rule(max=2, on_violation="clamp")
             id="a ceiling is known under every name",
         ),
         pytest.param(
+            recorded(CHAT, parameters={"messages_count": 1, "n_cmpl": 9}, unknown_fields=["n_cmpl"]),
+            {"n_cmpl": CLAMPED},
+            [("n_cmpl", "clamp", 9, 2)],
+            id="and how many candidates there are",
+        ),
+        pytest.param(
             recorded(parameters={"stop_count": 4}),
             {"stop": Rule(add=("end",), on_violation="clamp")},
             [("stop", "add", ["\0"] * 4, ["\0"] * 3 + ["end"])],
@@ -162,6 +168,16 @@ def test_rules_do_to_a_record_what_they_do_to_a_request(
             PolicyViolation,
             "candidates",
             id="candidates",
+        ),
+        *(
+            pytest.param(
+                recorded(endpoint, parameters={name: 9}, unknown_fields=[name]),
+                Policy(parameters={"candidates": Rule(max=8)}),
+                PolicyViolation,
+                "candidates",
+                id=f"candidates as {name} of {endpoint}",
+            )
+            for endpoint, name in (("completions", "n_cmpl"), (RESPONSES, "n"), (RESPONSES, "best_of"))
         ),
         pytest.param(
             recorded(input_bound_tokens=201),

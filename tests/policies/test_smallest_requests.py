@@ -45,6 +45,15 @@ def under(**parameters: Rule) -> EffectivePolicy:
         pytest.param(
             under(best_of=Rule(allowed=(4, 2)), max_tokens=Rule(min=5)), Endpoint.COMPLETIONS, (1, 10), id="candidates"
         ),
+        pytest.param(
+            under(n_cmpl=Rule(default=8), max_tokens=Rule(min=5)), Endpoint.CHAT, (24, 5), id="a default by any name"
+        ),
+        pytest.param(
+            under(n_cmpl=Rule(force=4), max_tokens=Rule(min=5)),
+            Endpoint.CHAT,
+            (24, 20),
+            id="what is forced by any name",
+        ),
         pytest.param(under(prompts=Rule(max=0)), Endpoint.CHAT, None, id="nothing that is let through"),
     ],
 )

@@ -118,7 +118,7 @@ def test_brackets_count_however_deep() -> None:
     nested: Any = []
     for _ in range(60):
         nested = [nested]
-    assert bound_input_tokens(effective(Endpoint.CHAT, messages=[message(nested)]), MODEL) >= 120
+    assert bound_sent_tokens(effective(Endpoint.CHAT, messages=[message(nested)]), MODEL) >= 120
 
 
 def test_an_estimate_takes_images_at_their_most() -> None:

@@ -154,6 +154,12 @@ PROMPT = "the secret prompt"
             {"n_predict": -1, "max_output_tokens_count": 1},
             id="but the token ceiling under another's name is",
         ),
+        pytest.param(
+            ChatRequest,
+            {"n_cmpl": 9, "best_of": [3]},
+            {"n_cmpl": 9, "best_of_count": 1},
+            id="and so is how many candidates there are",
+        ),
     ],
 )
 def test_parameters_are_recorded_without_text(

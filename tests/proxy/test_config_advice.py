@@ -78,6 +78,36 @@ def test_what_is_odd_is_said(change: dict[str, Any], expected: str) -> None:
     assert "hidden" not in "".join(said)
 
 
+NO_VERSION = (
+    "upstreams.u has no api_version: only requests in Azure's dialect, which bring one, can go there; "
+    "set api_version (or `client` if that is meant)"
+)
+
+
+def on_azure(**more: object) -> dict[str, Any]:
+    return {"upstreams": {"u": {"kind": "azure", "base_url": "http://u", **more}}}
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        pytest.param(
+            on_azure(),
+            [NO_VERSION],
+            id="none is written",
+        ),
+        pytest.param(on_azure(api_version="2024-10-21"), [], id="one is"),
+        pytest.param(on_azure(api_version="client"), [], id="the client's is meant"),
+        pytest.param({**on_azure(), "models": {}}, ["models is empty", "upstreams.u is used by no model"], id="unused"),
+    ],
+)
+def test_an_azure_upstream_says_which_version_of_the_api_it_is_sent(
+    change: dict[str, Any], expected: list[str]
+) -> None:
+    said = advise(Configuration.model_validate({**SOUND, **change}))
+    assert [line.startswith(start) for line, start in zip(said, expected, strict=True)] == [True] * len(expected)
+
+
 def rule(name: str, **said: object) -> dict[str, Any]:
     return {"parameters": {name: said}}
 
@@ -252,10 +282,22 @@ ROWS = [
         id="a rule that overrides nothing",
     ),
     pytest.param(
+        rule("n", max=2),
+        rule("n", max=1, mode="observe", override=True),
+        f"policies.q.parameters.n: override: true changes nothing, since no outer level observes n; {LEAVE}",
+        id="observed, it overrides nothing that is enforced",
+    ),
+    pytest.param(
+        rule("n", max=2, mode="observe"),
+        rule("n", max=4, override=True),
+        f"policies.q.parameters.n: override: true changes nothing, since outer levels only observe n; {LEAVE}",
+        id="enforced, it overrides nothing that is observed",
+    ),
+    pytest.param(
         both(rule("n", max=4), {"override": True}),
         {},
         "policies.p.override: override: true changes nothing, "
-        f"since no outer level says anything of what this policy is about; {LEAVE}",
+        f"since no outer level says anything that it replaces; {LEAVE}",
         id="a policy that overrides nothing",
     ),
     pytest.param(rule("n", max=4), both(rule("n", max=9), {"override": True}), "", id="a policy that overrides a rule"),
@@ -334,6 +376,31 @@ ROWS = [
         id="more stops than there may be",
     ),
     pytest.param(rule("stop", add=["a", "b"]), rule("stop", add=["b", "c", "d"]), "", id="as many as there may be"),
+    pytest.param(
+        rule("background", force=True),
+        {},
+        "policies.p.parameters.background: force: true of policy 'p' is refused by the endpoint itself: "
+        f"every request to responses is refused {KEY}",
+        id="forced, though every request is refused that says so",
+    ),
+    pytest.param(
+        rule("background", default=True),
+        {},
+        "policies.p.parameters.background: default: true of policy 'p' is refused by the endpoint itself: "
+        f"every request without background to responses is refused {KEY}",
+        id="a default that no request may say",
+    ),
+    pytest.param(rule("background", force=False), {}, "", id="never in the background"),
+    pytest.param(rule("stream_options", force={"include_usage": True}), {}, "", id="forced where there is a stream"),
+    pytest.param(rule("best_of", force=4), {}, "", id="forced, and agreed with"),
+    pytest.param(
+        rule("response_format", allowed=[{"type": "text"}]),
+        rule("response_format", default={"type": "json_object"}),
+        'policies.q.parameters.response_format: default: {"type":"json_object"} of policy \'q\' is not within what '
+        'policy \'p\' lets through, which allows [{"type":"text"}]: every request without response_format is refused '
+        f"{KEY}",
+        id="an object as a default that an outer list has not",
+    ),
     pytest.param(
         rule("user", allowed=["a"]),
         rule("user", default="b"),

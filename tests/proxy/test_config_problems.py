@@ -50,6 +50,17 @@ def test_valid_names_are_found_anywhere(path: tuple[str | int, ...], expected: s
             ],
             id="a list is not too short because its entries are wrong",
         ),
+        pytest.param(
+            {"policies": {"p": {"unknown_parameters": False}}},
+            ["policies.p.unknown_parameters: must be 'forward', 'drop' or 'reject', not false"],
+            id="a boolean is written as YAML does",
+        ),
+        pytest.param(
+            {"policies": {"p": {"cache": {"ttl": -1}}}},
+            ["policies.p.cache.ttl: -1 is no duration"],
+            id="a duration as it was written",
+        ),
+        pytest.param({"workers": 0}, ["workers: must be a number above 0, not 0"], id="a number"),
         pytest.param({"upstreams": {"a": None}}, ["upstreams.a: must be a mapping, not nothing"], id="nothing"),
         pytest.param(
             {"upstreams": {"a/b": {"kind": "openai", "base_url": "http://u"}}},

@@ -62,6 +62,7 @@ SETTINGS: dict[str, Any] = {
 }
 CONFIGURATION = Configuration.model_validate(SETTINGS)
 ASKED = {"model": "m", "prompt": "Hi"}
+USAGE = "stream_options.include_usage"
 
 
 def asked_by(key: str = "key_a", path: str = "/v1/completions", **fields: Any) -> dict[str, Any]:  # noqa: ANN401  JSON values
@@ -192,11 +193,38 @@ def test_cacheability_is_told_with_its_reason_and_scope(
 def test_the_route_is_told_without_addresses_and_credentials() -> None:
     seen = asked_by(**ASKED)
     assert sorted(seen["deployments"], key=lambda each: each["upstream"]) == [
-        {"upstream": "one", "kind": "openai", "name": "m", "weight": 1, "share": 0.25},
-        {"upstream": "two", "kind": "azure", "name": "other", "weight": 3, "share": 0.75},
+        {"upstream": "one", "kind": "openai", "name": "m", "weight": 1, "share": 0.25, "adds": [], "leaves_out": []},
+        {"upstream": "two", "kind": "azure", "name": "other", "weight": 3, "share": 0.75, "adds": [], "leaves_out": []},
     ]
     assert "credential" not in json.dumps(seen)
     assert "http" not in json.dumps(seen)
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        pytest.param({"stream": True}, {"one": ([USAGE], []), "two": ([], [])}, id="a stream is asked for its usage"),
+        pytest.param(
+            {"stream": True, "stream_options": {"include_usage": False}},
+            {"one": ([USAGE], []), "two": ([], [])},
+            id="of which the client wants to know nothing",
+        ),
+        pytest.param(
+            {"stream": True, "stream_options": {"include_usage": True}},
+            {"one": ([], []), "two": ([], [])},
+            id="unless the client asks itself",
+        ),
+        pytest.param({"cache_level": 1}, {"one": ([], ["cache_level"]), "two": ([], [])}, id="Azure's own is Azure's"),
+    ],
+)
+def test_what_upstreams_are_sent_besides_is_told(
+    fields: dict[str, Any], expected: dict[str, tuple[list[str], list[str]]]
+) -> None:
+    two = {**SETTINGS["upstreams"]["two"], "stream_usage": "off"}
+    settings = {**SETTINGS, "upstreams": {**SETTINGS["upstreams"], "two": two}}
+    question = Question(json.dumps({**ASKED, **fields}).encode(), key="key_a")
+    seen = describe(explain(Configuration.model_validate(settings), question))
+    assert {each["upstream"]: (each["adds"], each["leaves_out"]) for each in seen["deployments"]} == expected
 
 
 def test_a_decision_is_that_of_a_live_request() -> None:
@@ -229,6 +257,7 @@ def test_a_decision_is_that_of_a_live_request() -> None:
         ),
         pytest.param("/v1/embeddings", {"model": "m", "input": "Hi"}, id="embeddings"),
         pytest.param("/v1/responses", {"model": "m", "input": "Hi"}, id="responses"),
+        pytest.param("http://gateway:8080/v1/completions", {"model": "m", "prompt": "Hi"}, id="a whole address"),
         pytest.param(
             "/openai/deployments/m/chat/completions?api-version=1",
             {"messages": [{"role": "user", "content": "Hi"}]},
@@ -250,6 +279,7 @@ def test_the_path_says_endpoint_and_dialect(path: str, fields: dict[str, Any]) -
         pytest.param("/v1/completions", {"model": "m", "best_of": 21}, 400, "policy_violation", id="a rule"),
         pytest.param("/v1/completions", {"model": "m", "n": 0}, 400, None, id="a value out of range"),
         pytest.param("/v1/nothing", {"model": "m"}, 404, None, id="an unknown path"),
+        pytest.param("//[x/v1/completions", {"model": "m"}, 404, None, id="a doubled slash"),
         pytest.param("/v1/models", {}, 405, "method_not_allowed", id="a path that is read"),
         pytest.param("/openai/deployments/m/completions", {"prompt": ""}, 400, None, id="no api-version"),
     ],
@@ -355,7 +385,16 @@ def test_a_project_limits_the_models_of_whoever_has_no_key() -> None:
         pytest.param({"project": "proj", "user": "alise"}, "user", 'did you mean "alice"?', id="an unknown user"),
         pytest.param({"project": "proj", "user": "batch"}, "user", "no user", id="a service account is no user"),
         pytest.param({"key": "key_a", "path": "http://[::1/v1"}, "path", "such as /v1/completions", id="no URL"),
-        pytest.param({"key": "key_a", "path": "//[x/v1"}, "path", "such as /v1/completions", id="no host"),
+        pytest.param({"key": "key_a", "path": "v1/completions"}, "path", "such as /v1/completions", id="no slash"),
+        pytest.param({"key": "key_a", "path": "/v1/completions#f"}, "path", "such as /v1/completions", id="a fragment"),
+        pytest.param(
+            {"key": "key_a", "path": "/v1/completions#"}, "path", "such as /v1/completions", id="an empty one"
+        ),
+        pytest.param(
+            {"key": "key_a", "path": "/v1/\ncompletions"}, "path", "such as /v1/completions", id="a line's end"
+        ),
+        pytest.param({"key": "key_a", "path": "\0/v1/completions"}, "path", "such as /v1/completions", id="a control"),
+        pytest.param({"key": "key_a", "path": ""}, "path", "such as /v1/completions", id="nothing"),
         pytest.param({"key": "key_a", "path": "/\udcff"}, "path", "such as /v1/completions", id="no text"),
     ],
 )

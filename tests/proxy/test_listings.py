@@ -37,6 +37,7 @@ async def test_a_list_holds_what_the_key_may_use(
         pytest.param("/v1/models/none", 404, "model_not_found", id="one that is not configured"),
         pytest.param("/v1/engines/hidden", 404, "model_not_found", id="the same by its first name"),
         pytest.param("/openai/models", 400, None, id="Azure's list wants its version"),
+        pytest.param("/openai/models/m", 400, None, id="as does one of its models"),
         pytest.param("/openai/models?xapi-version=1", 400, None, id="under its own name"),
         pytest.param("/openai/models?api-version=", 400, None, id="and not an empty one"),
     ],
@@ -53,6 +54,7 @@ async def test_what_is_not_there(
     ("target", "shape"),
     [
         ("/v1/models/davinci", {"id": "davinci", "object": "model", "created": 0, "owned_by": "tidegate"}),
+        ("/openai/models/m?api-version=1", {"id": "m", "object": "model", "created": 0, "owned_by": "tidegate"}),
         ("/v1/engines/m", {"id": "m", "object": "engine", "owner": "tidegate", "ready": True}),
     ],
 )

@@ -243,8 +243,8 @@ def test_a_request_that_policy_refused_tells_what_was_asked() -> None:
         "unknown_fields": ["x"],
         "prompts": 2,
     }
-    # 3 bytes of text, {"x": 1} with its spaces, 8 for the request and 16 for each prompt
-    assert (found["input_bound_tokens"], found["input_is_bounded"]) == (3 + 8 + 8 + 2 * 16, True)
+    # 3 bytes of text, 8 for the request and 16 for each prompt; the unknown x is a number
+    assert (found["input_bound_tokens"], found["input_is_bounded"]) == (3 + 8 + 2 * 16, True)
     assert (found["adjustments"], found["held_tokens"]) == ([], 0)
 
 

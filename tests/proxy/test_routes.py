@@ -29,6 +29,7 @@ from proxy.routes import find_generation, find_route
         ("POST", "/openai/deployments/a/b/chat/completions", "/openai/deployments/{model}/chat/completions", "a/b"),
         ("POST", "/openai/deployments/d/embeddings", "/openai/deployments/{model}/embeddings", "d"),
         ("GET", "/openai/models", "/openai/models", None),
+        ("GET", "/openai/models/m", "/openai/models/{model}", "m"),
         ("GET", "/healthz", "/healthz", None),
     ],
 )

@@ -80,6 +80,9 @@ async def test_the_target_is_passed_raw(target: str, path: str, query: str) -> N
     [
         pytest.param([], b"plain", id="as it is"),
         pytest.param([("Content-Encoding", "gzip")], gzip.compress(b"plain"), id="gzip"),
+        pytest.param(
+            [("Content-Encoding", "identity"), ("Content-Encoding", "gzip")], gzip.compress(b"plain"), id="on two lines"
+        ),
         pytest.param([("Content-Encoding", "br")], brotli.compress(b"plain"), id="brotli"),
         pytest.param([("Content-Encoding", "identity")], b"plain", id="said to be as it is"),
         pytest.param([("Transfer-Encoding", "chunked")], b"3\r\npla\r\n2\r\nin\r\n0\r\n\r\n", id="in chunks"),

@@ -207,3 +207,9 @@ def test_a_sender_has_the_levels_of_its_ids(
         policies=tuple(AppliedPolicy(level, policies[level]) for level in levels),  # type: ignore[arg-type]  levels
         is_service_account=record.is_service_account,
     )
+
+
+def test_records_of_another_organization_are_told() -> None:
+    findings = found(recorded(1, organization="org"), recorded(2, organization="other"), recorded(3))
+    assert findings.organizations == {"other": 1}
+    assert findings.total.requests == 3

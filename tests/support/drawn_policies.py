@@ -139,33 +139,44 @@ def _marked(rule: Rule, mark: Said) -> Rule:
 RULES = {name: st.builds(_marked, rules, _MARKS) for name, rules in PLAIN_RULES.items()}
 """The same, of which some override and some are observed."""
 _OFTEN = ("n", "best_of", "max_tokens", "stop", "user", "stream")
-_RULED = st.lists(st.sampled_from((*RULED, *_OFTEN)), max_size=4, unique=True)
+_RULED = st.lists(st.sampled_from((*RULED, *_OFTEN)), min_size=1, max_size=5, unique=True)
 _UNKNOWN = st.sampled_from([None, None, None, "forward", "drop", "reject"])
 _MODELS = st.sampled_from([None, None, None, None, ("*",), ("m",), ("other",)])
 _OVERRIDING = st.sampled_from([False, False, False, True])
 
 
-@st.composite
-def _plain_level(draw: st.DrawFn) -> Policy:
-    parameters = {name: draw(PLAIN_RULES[name]) for name in draw(_RULED)}
-    return Policy(parameters=parameters, unknown_parameters=draw(_UNKNOWN))
+_COUNT = st.integers(1, len(NAMES))
 
 
 @st.composite
-def _level(draw: st.DrawFn) -> Policy:
-    parameters = {name: draw(RULES[name]) for name in draw(_RULED)}
-    return Policy(
-        parameters=parameters, unknown_parameters=draw(_UNKNOWN), models=draw(_MODELS), override=draw(_OVERRIDING)
-    )
+def _plain_levels(draw: st.DrawFn) -> dict[str, Policy]:
+    names = draw(_RULED)  # few for all levels, so that these speak of the same
+    return {
+        level: Policy(
+            parameters={name: draw(PLAIN_RULES[name]) for name in names if draw(st.booleans())},
+            unknown_parameters=draw(_UNKNOWN),
+        )
+        for level in NAMES[: draw(_COUNT)]
+    }
 
 
-def _named(policies: list[Policy]) -> dict[str, Policy]:
-    return dict(zip(NAMES, policies, strict=False))
+@st.composite
+def _levels(draw: st.DrawFn) -> dict[str, Policy]:
+    names = draw(_RULED)
+    return {
+        level: Policy(
+            parameters={name: draw(RULES[name]) for name in names if draw(st.booleans())},
+            unknown_parameters=draw(_UNKNOWN),
+            models=draw(_MODELS),
+            override=draw(_OVERRIDING),
+        )
+        for level in NAMES[: draw(_COUNT)]
+    }
 
 
-LEVELS = st.lists(_level(), min_size=1, max_size=4).map(_named)
+LEVELS = _levels()
 """One to four policies by name, outermost first; some of their rules override or are observed."""
-PLAIN_LEVELS = st.lists(_plain_level(), min_size=1, max_size=4).map(_named)
+PLAIN_LEVELS = _plain_levels()
 """The same, of which none overrides, none is observed and none lists models."""
 
 
@@ -181,7 +192,7 @@ _INPUTS: dict[Endpoint, tuple[str, Sequence[Any]]] = {
 _CEILINGS = (0, 1, 7, 8, 16, 16.0, 17, 60, 60.0, 500)
 _ELSEWHERE = (*_CEILINGS, -1, "9", True)
 """What is sent under the ceiling's names where the API has none of that name."""
-_UNNAMED: dict[str, Sequence[Any]] = {"top_k": (0, 1, 1.0, 9, 99, "9", True), "n ": (1, 2)}
+_UNNAMED: dict[str, Sequence[Any]] = {"top_k": (0, 1, 1.0, 9, 99, "9", True), "n ": (1, 2), "n_cmpl": (1, 4.0, 9, "9")}
 
 
 def _near(values: Sequence[Any]) -> Iterator[Any]:

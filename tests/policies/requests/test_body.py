@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.errors import InvalidRequest
-from policies.requests.body import MAX_CONTAINERS, decode_body, encode_body
+from policies.requests.body import MAX_PARTS, decode_body, encode_body
 
 JSON = st.recursive(
     st.none()
@@ -85,7 +85,16 @@ def test_a_body_is_read_as_it_was_meant(raw: bytes, fields: dict[str, Any] | Non
         pytest.param(b'{"a":[Infinity]}', 'Infinity is not a JSON number within "a"', id="Infinity"),
         pytest.param(b'{"a":-Infinity}', "-Infinity is not a JSON number", id="minus Infinity"),
         pytest.param(b'{"a":1e400}', "the number 1e400 is too large", id="a number that no double holds"),
-        pytest.param(b'{"a":' + b"9" * 5000 + b"}", "an integer has 5000 digits", id="5000 digits"),
+        pytest.param(
+            b'{"a":' + b"9" * 1001 + b"}",
+            "a number has more than 1000 digits in a row at line 1, column 6",
+            id="1001 digits",
+        ),
+        pytest.param(
+            b'{"a":[' + b"1," * 5000 + b"0." + b"3" * 1001 + b"]}",
+            "a number has more than 1000 digits",
+            id="after the point",
+        ),
         pytest.param(rb'{"a":"\ud800"}', "a lone surrogate", id="a lone high surrogate"),
         pytest.param(rb'{"a":"\udc00x"}', "a lone surrogate", id="a lone low surrogate"),
         pytest.param(rb'{"a":"\ud800\ud801"}', "a lone surrogate", id="two high surrogates"),
@@ -110,6 +119,29 @@ def test_a_body_that_could_be_read_in_two_ways_is_refused(raw: bytes, said: str)
     assert refused.value.status_hint == 400
 
 
+@pytest.mark.parametrize(
+    "raw",
+    [
+        pytest.param(b'{"a":' + b"9" * 1000 + b"}", id="as many digits as there may be"),
+        pytest.param(b'{"a":"' + b"9" * 5000 + b'"}', id="digits in a text"),
+        pytest.param(b'{"a":"\\"' + b"9" * 5000 + b'","b":1}', id="digits in a text behind an escaped quote"),
+        pytest.param(b'{"a":[' + b"123456789," * 5000 + b"1]}", id="many numbers"),
+    ],
+)
+def test_digits_are_counted_in_a_row_and_outside_of_text(raw: bytes) -> None:
+    assert decode_body(raw) == json.loads(raw)
+
+
+@given(st.integers(0, 1500), st.integers(990, 1010))
+def test_a_long_number_is_found_wherever_it_stands(offset: int, digits: int) -> None:
+    raw = b'{"' + b"x" * offset + b'":' + b"7" * digits + b"}"
+    if digits <= 1000:
+        assert decode_body(raw) == json.loads(raw)
+    else:
+        with pytest.raises(InvalidRequest, match="a number has more than 1000 digits in a row"):
+            decode_body(raw)
+
+
 def test_depth_is_the_callers_choice() -> None:
     assert decode_body(b'{"a":[1]}', max_depth=2) == {"a": [1]}
     with pytest.raises(InvalidRequest, match="deeper than 2 levels"):
@@ -119,17 +151,17 @@ def test_depth_is_the_callers_choice() -> None:
 @pytest.mark.parametrize(
     ("text", "is_refused"),
     [
-        pytest.param("[" + "[]," * MAX_CONTAINERS + "1]", True, id="arrays"),
-        pytest.param("[" + "{}," * MAX_CONTAINERS + "1]", True, id="objects"),
-        pytest.param("[" + '[""],' * MAX_CONTAINERS + "1]", True, id="arrays around empty texts"),
-        pytest.param(
-            "[" + ("[" * 60 + "]" * 60 + ",") * (MAX_CONTAINERS // 60 + 1) + "1]", True, id="arrays in arrays"
-        ),
-        pytest.param("[" + r'"\\",[],"\"",' * MAX_CONTAINERS + "1]", True, id="arrays beside escapes"),
-        pytest.param("[" + "[]," * (MAX_CONTAINERS - 2) + "1]", False, id="as many as may be"),
-        pytest.param("[" + '"[",' * MAX_CONTAINERS + "1]", False, id="brackets in texts"),
-        pytest.param('"' + r"[\"{" * MAX_CONTAINERS + '"', False, id="brackets in a text beside escaped quotes"),
-        pytest.param("[" + r'"[\\",' * MAX_CONTAINERS + "1]", False, id="brackets in texts that end in a backslash"),
+        pytest.param("[" + "[]," * MAX_PARTS + "1]", True, id="arrays"),
+        pytest.param("[" + "{}," * MAX_PARTS + "1]", True, id="objects"),
+        pytest.param("[" + '[""],' * MAX_PARTS + "1]", True, id="arrays around empty texts"),
+        pytest.param("[" + ("[" * 60 + "]" * 60 + ",") * (MAX_PARTS // 60 + 1) + "1]", True, id="arrays in arrays"),
+        pytest.param("[" + r'"\\",[],"\"",' * MAX_PARTS + "1]", True, id="arrays beside escapes"),
+        pytest.param("[" + "[]," * (MAX_PARTS - 3) + "1]", False, id="as many as may be"),
+        pytest.param("{" + ",".join(f'"{i:x}":0' for i in range(MAX_PARTS)) + "}", True, id="members"),
+        pytest.param("{" + ",".join(f'"{i:x}" : ":"' for i in range(MAX_PARTS - 3)) + "}", False, id="as many members"),
+        pytest.param("[" + '"[",' * MAX_PARTS + "1]", False, id="brackets in texts"),
+        pytest.param('"' + r"[\"{" * MAX_PARTS + '"', False, id="brackets in a text beside escaped quotes"),
+        pytest.param("[" + r'"[\\",' * MAX_PARTS + "1]", False, id="brackets in texts that end in a backslash"),
     ],
 )
 def test_a_body_holds_only_so_many_arrays_and_objects(text: str, *, is_refused: bool) -> None:
@@ -137,7 +169,7 @@ def test_a_body_holds_only_so_many_arrays_and_objects(text: str, *, is_refused: 
     if not is_refused:
         assert decode_body(raw) == json.loads(raw)
         return
-    with pytest.raises(InvalidRequest, match=f"it holds more than {MAX_CONTAINERS} arrays and objects"):
+    with pytest.raises(InvalidRequest, match=f"it holds more than {MAX_PARTS} arrays, objects and members"):
         decode_body(raw)
 
 

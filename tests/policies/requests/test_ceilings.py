@@ -1,10 +1,10 @@
-"""A ceiling is a whole number from 0, under whichever of its names."""
+"""A ceiling is a whole number from 0, candidates one from 1, under whichever of their names."""
 
 from __future__ import annotations
 
 import pytest
 
-from policies.requests.ceilings import ceilings_given, is_ceiling, widest_ceiling
+from policies.requests.ceilings import ceilings_given, is_ceiling, widest_candidates, widest_ceiling
 
 
 @pytest.mark.parametrize(
@@ -45,3 +45,29 @@ def test_every_name_is_found_and_null_is_absent() -> None:
 )
 def test_the_widest_ceiling_counts(fields: dict[str, object], own: int | None, expected: int | None) -> None:
     assert widest_ceiling(fields, own) == expected
+
+
+@pytest.mark.parametrize(
+    ("fields", "own", "prompts", "expected"),
+    [
+        pytest.param({}, 1, 1, 1, id="one unless more are asked for"),
+        pytest.param({"n": 3}, 3, 1, 3, id="as the endpoint reads it"),
+        pytest.param({"n": 2, "best_of": 9}, 2, 1, 9, id="another endpoint's name widens it"),
+        pytest.param({"n_cmpl": 9}, 1, 1, 9, id="a server's own name widens it"),
+        pytest.param({"n": 5, "best_of": 2, "n_cmpl": 3}, 5, 1, 5, id="and none narrows it"),
+        pytest.param({"n": 7}, 1, 1, 7, id="an endpoint that has none of the names"),
+        pytest.param({"n": 2, "n_cmpl": 9}, 6, 3, 27, id="for every prompt"),
+        pytest.param({"n_cmpl": 9.0}, 1, 1, 9, id="a whole number as a float"),
+        pytest.param({"n_cmpl": 0, "best_of": -1}, 1, 1, 1, id="less than one is none"),
+        pytest.param({"n_cmpl": 9.5, "best_of": "9"}, 1, 1, 1, id="half a candidate and a text are none"),
+        pytest.param({"n_cmpl": True, "best_of": [9], "n": None}, 1, 1, 1, id="nor are a boolean, a list and null"),
+        pytest.param({"n": 3, "best_of": 9, "n_cmpl": 9}, 0, 4, 0, id="where nothing is generated, nothing is"),
+        pytest.param({"n_cmpl": 10**4000}, 1, 1, 10**15, id="more than any limit tells apart"),
+        pytest.param({"n_cmpl": 10**14}, 20, 20, 10**15, id="in all"),
+        pytest.param({"n_cmpl": 1e308}, 1, 1, 10**15, id="also as a float"),
+    ],
+)
+def test_the_most_candidates_of_any_server_count(
+    fields: dict[str, object], own: int, prompts: int, expected: int
+) -> None:
+    assert widest_candidates(fields, own, prompts) == expected

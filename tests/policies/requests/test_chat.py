@@ -68,7 +68,16 @@ def chat_bytes(**fields: Any) -> int:  # noqa: ANN401  JSON values
 
 @pytest.mark.parametrize(
     "name",
-    ["tools", "functions", "tool_choice", "function_call", "response_format", "prediction", "web_search_options"],
+    [
+        "tools",
+        "functions",
+        "tool_choice",
+        "function_call",
+        "response_format",
+        "prediction",
+        "web_search_options",
+        "data_sources",
+    ],
 )
 def test_what_the_model_reads_besides_messages_counts(name: str) -> None:
     text = "x" * 1_000
@@ -92,6 +101,29 @@ def test_what_no_api_names_may_be_read_by_some_server_and_counts() -> None:
 )
 def test_what_the_model_does_not_read_does_not_count(name: str, value: Any) -> None:  # noqa: ANN401  JSON values
     assert chat_bytes(**{name: value}) == chat_bytes()
+
+
+FUNCTION = {"type": "function", "function": {"name": "f"}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "is_open"),
+    [
+        pytest.param({}, False, id="all is there"),
+        pytest.param({"tools": [FUNCTION, {"type": "custom", "custom": {"name": "c"}}]}, False, id="client's tools"),
+        pytest.param({"functions": [{"name": "f"}], "prediction": {"content": "x"}}, False, id="what is sent along"),
+        pytest.param({"web_search_options": None, "data_sources": None}, False, id="null names nothing"),
+        pytest.param({"web_search_options": {}}, True, id="what a search finds"),
+        pytest.param({"data_sources": [{"type": "azure_search"}]}, True, id="data that the upstream looks up"),
+        pytest.param({"tools": [FUNCTION, {"type": "web_search"}]}, True, id="a tool whose results are read too"),
+        pytest.param({"tools": [{"google_search": {}}]}, True, id="one without a type that is no function"),
+        pytest.param({"prediction": {"content": [{"type": "file"}]}}, True, id="a prediction that is only named"),
+        pytest.param({"messages": [{"role": "assistant", "audio": {"id": "a"}}]}, True, id="a message that is"),
+    ],
+)
+def test_an_input_of_which_some_lives_elsewhere_is_open(fields: dict[str, Any], *, is_open: bool) -> None:
+    fields = {"messages": MESSAGES, **fields}
+    assert ChatRequest.read(fields).input_size(fields).is_open is is_open
 
 
 def test_a_chat_is_one_prompt() -> None:

@@ -68,5 +68,61 @@ def test_everything_else_counts_by_its_bytes(content: Any, more: dict[str, Any])
     assert size.audio_bytes == 0
 
 
+@pytest.mark.parametrize(
+    "message",
+    [
+        pytest.param({"content": "plain"}, id="text"),
+        pytest.param({"content": None, "function_call": {"name": "f", "arguments": "{}"}}, id="a call of a function"),
+        pytest.param({"content": None, "tool_calls": [{"type": "custom", "custom": {"input": "x"}}]}, id="of a tool"),
+        pytest.param({"role": "assistant", "audio": None, "content": "a"}, id="no sound"),
+        pytest.param({"content": [{"type": "refusal", "refusal": "no"}]}, id="a refusal"),
+        pytest.param({"content": [{"type": "text", "text": "a", "cache_control": {}}]}, id="a text with a hint"),
+        pytest.param({"content": [{"type": "image_url", "image_url": {"url": "https://x.test/a"}}]}, id="an image"),
+        pytest.param({"content": [{"type": "input_audio", "input_audio": {"data": "AA"}}]}, id="a sound"),
+        pytest.param({"content": [{"type": "file", "file": {"file_data": "AA", "filename": "a"}}]}, id="a file"),
+        pytest.param({"content": [{"text": "a"}, {"refusal": "no"}, "b"]}, id="parts without their types"),
+    ],
+)
+def test_what_is_all_there_is_not_open(message: dict[str, Any]) -> None:
+    assert not chat_input_size([message], 0).is_open
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        pytest.param({"content": [{"type": "file", "file": {"file_id": "f"}}]}, id="a file by its id"),
+        pytest.param({"content": [{"file": {"file_id": "f"}}]}, id="without its type"),
+        pytest.param({"role": "assistant", "audio": {"id": "audio_1"}}, id="what was said before"),
+        pytest.param({"content": [{"type": "video_url", "video_url": {"url": "https://x.test/a"}}]}, id="a video"),
+        pytest.param({"content": [{"type": "audio_url", "audio_url": {"url": "https://x.test/a"}}]}, id="a sound"),
+        pytest.param({"content": [{"type": "input_audio", "input_audio": {"data": "https://x"}}]}, id="its address"),
+        pytest.param({"content": [{"type": "something_new", "x": "y"}]}, id="a type that the API does not name"),
+        pytest.param({"content": [{"x": "y"}]}, id="no type, and nothing that tells of one"),
+        pytest.param({"content": {"type": "video_url", "video_url": "x"}}, id="a content that is a part"),
+    ],
+)
+def test_what_lives_elsewhere_leaves_the_input_open(message: dict[str, Any]) -> None:
+    assert chat_input_size([{"content": "a"}, message], 0).is_open
+
+
+def test_an_image_without_its_type_counts_as_one_too() -> None:
+    size = measured([{"image_url": {"url": "https://x.test/a"}}])
+    assert (size.images, size.is_open) == (1, False)
+
+
+@pytest.mark.parametrize(
+    ("prediction", "is_open"),
+    [
+        pytest.param({"type": "content", "content": "abc"}, False, id="a text"),
+        pytest.param({"type": "content", "content": [{"type": "text", "text": "abc"}]}, False, id="texts"),
+        pytest.param({"content": [{"type": "file", "file": {"file_id": "f"}}]}, True, id="a file by its id"),
+        pytest.param({"content": [{"type": "image_url", "image_url": {"url": "x"}}]}, True, id="an image"),
+        pytest.param("odd", False, id="none"),
+    ],
+)
+def test_a_prediction_is_texts_or_open(prediction: object, *, is_open: bool) -> None:
+    assert chat_input_size([{"content": "a"}], 0, prediction=prediction).is_open is is_open
+
+
 def test_every_message_counts() -> None:
     assert chat_input_size([{"role": "user", "content": "a"}] * 3, 0).texts == 3

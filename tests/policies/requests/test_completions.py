@@ -226,3 +226,12 @@ def test_logprobs_are_bound_by_the_model(logprobs: int | None, *, is_refused: bo
     with pytest.raises(InvalidRequest, match="logprobs is 4; it must be an integer from 0 to 3") as refused:
         check_model_bounds(asked, model)
     assert refused.value.param == "logprobs"
+
+
+def test_a_number_of_many_digits_is_not_told_in_full() -> None:
+    model = Model("m", ModelSettings(deployments=(Deployment(upstream="u"),)))
+    fields = {"logprobs": 10**4299}
+    asked = AskedRequest(Endpoint.COMPLETIONS, Dialect.OPENAI, "m", fields, CompletionRequest.read(fields))
+    with pytest.raises(InvalidRequest, match="logprobs is 10000") as refused:
+        check_model_bounds(asked, model)
+    assert len(refused.value.message) < 200

@@ -135,3 +135,21 @@ def test_what_a_parameter_may_be_is_said_in_words() -> None:
     assert number_type(CompletionRequest, "top_p") == NumberType(is_integer=False, minimum=0, maximum=1)
     assert number_type(CompletionRequest, "stop") is None
     assert number_type(CompletionRequest, "unknown") is None
+
+
+def test_a_number_that_is_not_read_has_no_range() -> None:
+    assert number_type(EmbeddingRequest, "dimensions") == NumberType(is_integer=False, minimum=None, maximum=None)
+    assert number_type(EmbeddingRequest, "encoding_format") is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        pytest.param(
+            {"prompt": "x", "top_k": 40, "min_p": 0.1, "ignore_eos": True, "y": None}, 0, id="numbers are not"
+        ),
+        pytest.param({"guided_json": {"a": 1}}, len('{"guided_json": {"a": 1}}'), id="what may be text is"),
+    ],
+)
+def test_unknown_members_are_input_where_they_may_be_text(fields: dict[str, object], expected: int) -> None:
+    assert CompletionRequest.other_input_bytes(fields) == expected

@@ -58,6 +58,7 @@ def test_text_counts_by_its_bytes(given: Items, instructions: str | None, expect
             1,
             id="a screenshot",
         ),
+        pytest.param({"type": "computer_call_output", "output": {"image_url": "https://x.test/a"}}, 1, id="untyped"),
         pytest.param({"type": "image_generation_call", "id": "i", "result": PICTURE}, 1, id="an image that was made"),
         pytest.param(
             message({"type": "input_audio", "input_audio": {"data": "A" * 9, "format": "mp3"}}), 0, id="sound"
@@ -82,6 +83,10 @@ def test_what_is_no_text_is_no_bytes(item: dict[str, Any], images: int) -> None:
         ),
         pytest.param({"type": "mcp_list_tools", "tools": [{"description": "x" * 500}]}, id="tools of a server"),
         pytest.param(message({"type": "input_file", "file_data": "x" * 500}), id="a file that was sent"),
+        pytest.param(message({"type": "refusal", "refusal": "x" * 500}), id="a refusal"),
+        pytest.param(
+            {"type": "shell_call_output", "output": [{"stdout": "x" * 500, "stderr": ""}]}, id="what a shell has said"
+        ),
         pytest.param({"type": "something_new", "x": "x" * 500}, id="an item that nobody here knows"),
         pytest.param({"type": ["odd"], "content": "x" * 500}, id="a type that is none"),
     ],
@@ -103,8 +108,17 @@ def test_every_other_item_counts_by_its_bytes(item: dict[str, Any]) -> None:
             {"type": "function_call_output", "output": [{"type": "input_file", "file_id": "file-1"}]},
             id="a file that a function returned",
         ),
+        pytest.param(
+            message({"type": "input_file", "file_data": "https://x.test/a"}), id="an address in place of data"
+        ),
+        pytest.param(message({"type": "input_video", "video_url": "https://x.test/a"}), id="a part of another type"),
+        pytest.param(message({"x": "y"}), id="a part without a type"),
         pytest.param({"type": "web_search_call", "id": "ws_1"}, id="a search that was made"),
         pytest.param({"type": "compaction", "encrypted_content": "x"}, id="a compacted conversation"),
+        pytest.param({"type": "reasoning", "id": "rs_1", "summary": []}, id="reasoning that is kept upstream"),
+        pytest.param(
+            {"type": "additional_tools", "tools": [{"type": "web_search"}]}, id="a tool that runs upstream, by an item"
+        ),
     ],
 )
 def test_what_is_only_named_leaves_the_input_open(item: dict[str, Any]) -> None:

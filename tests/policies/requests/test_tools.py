@@ -12,6 +12,8 @@ from policies.requests.tools import has_hosted_tool
         pytest.param([], False, id="an empty list"),
         pytest.param([{"type": "function"}], False, id="a function of the client"),
         pytest.param([{"name": "f"}], False, id="a tool without a type is a function"),
+        pytest.param([{"function": {"name": "f"}}], False, id="in either form"),
+        pytest.param([{"google_search": {}}], True, id="unless it is none by its members"),
         pytest.param([{"type": "custom"}], False, id="a custom tool of the client"),
         pytest.param([{"type": "function"}, {"type": "web_search"}], True, id="one of two runs upstream"),
         pytest.param([{"type": "something_new"}], True, id="a type that nobody here knows"),

@@ -146,6 +146,8 @@ async def test_a_refusal_tells_clients_not_to_try_again(gateway: StandIn) -> Non
 async def test_another_method_names_those_that_are_taken(gateway: StandIn) -> None:
     async with plane(gateway) as session, session.delete("/metrics") as answer:
         assert answer.headers["Allow"] == "GET, HEAD"
+        error = (await answer.json())["error"]
+        assert error["message"] == "DELETE is not answered here; this path takes GET, HEAD."
 
 
 async def test_metrics_come_in_prometheus_text_format(gateway: StandIn) -> None:

@@ -175,7 +175,8 @@ async def test_a_store_that_is_away_is_503_and_only_where_it_is_asked() -> None:
         pytest.param({"request": {}, "as": "key_a", "project": "proj"}, "project", "one of both", id="two senders"),
         pytest.param({"request": {}, "project": "prj"}, "project", 'did you mean "proj"?', id="an unknown project"),
         pytest.param({"request": {}, "project": "proj", "user": "alise"}, "user", "alice", id="an unknown user"),
-        pytest.param({"request": {}, "as": "key_a", "path": "//[x"}, "path", "cannot be read", id="no path"),
+        pytest.param({"request": {}, "as": "key_a", "path": "/v1#x"}, "path", "cannot be read", id="no path"),
+        pytest.param({"request": {}, "as": "key_a", "path": ""}, "path", "cannot be read", id="an empty path"),
     ],
 )
 async def test_a_question_that_is_none_is_a_400_that_names_the_member(

@@ -63,6 +63,20 @@ def test_a_scalar_that_is_not_what_it_claims_is_told(
     assert capsys.readouterr().err.startswith(f"{file}:1: workers: cannot be read as ")
 
 
+def test_a_name_cannot_steer_the_terminal(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    steering = 'policies: {p: {parameters: {"\\e[2J\\n": {%s}}}}\n'
+    file.write_text(GOOD + steering % "forbid: drop, on_violation: clamp")
+    assert main(["check", str(file)]) == 0
+    told = capsys.readouterr().out
+    assert "\x1b" not in told
+    assert "policies.p.parameters.\\x1b[2J\\n: on_violation: clamp changes nothing" in told
+    file.write_text(GOOD + steering % "max: x")
+    for command in (["check"], ["run", "--config"], ["explain", "-", "--config"]):
+        assert main([*command, str(file)]) == 2
+        said = capsys.readouterr().err
+        assert (said.count("\n"), "\x1b" in said) == (1, False)
+
+
 def test_a_missing_file_is_one_line(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", str(file)]) == 2
     assert capsys.readouterr().err == f"{file}: cannot be read: no such file or directory\n"

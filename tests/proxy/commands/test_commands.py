@@ -38,6 +38,7 @@ def test_help_lists_what_is_for_people(capsys: pytest.CaptureFixture[str]) -> No
         pytest.param([], "the following arguments are required: COMMAND; see tidegate --help", id="no command"),
         pytest.param(["chek"], 'unknown command "chek"; did you mean "check"?', id="a typing error"),
         pytest.param(["fly"], 'unknown command "fly"; there is check, demo, explain', id="an unknown command"),
+        pytest.param(["\x1b[2J\n"], 'unknown command "\\x1b[2J\\n"', id="a command that steers the terminal"),
         pytest.param(["check"], "tidegate check: the following arguments are required: FILE", id="no file"),
         pytest.param(["schema", "x"], "unrecognized arguments: x", id="too much"),
     ],

@@ -124,6 +124,16 @@ route
     )
 
 
+def test_what_upstreams_are_sent_besides_is_a_line_each(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    Path(files[0]).write_text('{"model": "m", "stream": true, "cache_level": 2}')
+    assert main(["explain", *files, "--as", "key_a"]) == 0
+    assert capsys.readouterr().out.splitlines()[-3:] == [
+        "  The first is drawn by its share for each request; the others are tried when it fails.",
+        "  Added, and kept from the client: stream_options.include_usage, for llama, azure.",
+        "  Left out: cache_level, for llama.",
+    ]
+
+
 def test_where_nothing_is_to_be_told_that_is_said(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     bare = {**SETTINGS, "organization": {}, "projects": [{"id": "proj"}], "keys": SETTINGS["keys"][:1]}
     bare["models"] = {"m": {"deployments": [{"upstream": "llama"}]}}
@@ -272,7 +282,8 @@ def test_the_configuration_is_looked_for_where_run_does(
         pytest.param(["--project", "prj"], '--project: no project has this id; did you mean "proj"?', id="no project"),
         pytest.param(["--project", "proj", "--user", "al"], "--user: no user has this id; there is al", id="no user"),
         pytest.param(["--user", "alice"], "--user: needs the project that the request is sent in", id="a user only"),
-        pytest.param(["--as", "key_a", "--path", "//[x/v1"], "--path: cannot be read; give a path", id="no path"),
+        pytest.param(["--as", "key_a", "--path", "/v1#x"], "--path: cannot be read; give a path", id="no path"),
+        pytest.param(["--as", "key_a", "--path", ""], "--path: cannot be read; give a path", id="an empty path"),
         pytest.param(
             ["--as", "key_a", "--live"], "--live: no gateway runs on data_dir /", id="no gateway that could be asked"
         ),

@@ -127,7 +127,7 @@ def test_json_says_the_same_in_integers(files: list[str], capsys: pytest.Capture
         "cannot_be_told": [
             {"parameter": "prompt", "part": "strip_trailing_space", "policy": "team", "requests": 1},
         ],
-        "not_in_the_configuration": {"keys": {"key_x": 1}, "projects": {}},
+        "not_in_the_configuration": {"organizations": {}, "keys": {"key_x": 1}, "projects": {}},
         "never_decided": 1,
     }
     assert all(type(count) is int for count in told["total"].values())
@@ -143,6 +143,31 @@ def test_broken_lines_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str
     (tmp_path / "usage.jsonl").write_bytes(line(1) + b"garbage\n" + line(2, output_tokens=-5) + line(3))
     assert main(["simulate", *files]) == 0
     assert "2 unreadable lines left out" in capsys.readouterr().err
+
+
+def test_a_torn_last_line_is_told(capsys: pytest.CaptureFixture[str], files: list[str]) -> None:
+    assert main(["simulate", *files]) == 0
+    assert "1 unreadable line left out" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(b"garbage\n[]\n", id="no line is a record"),
+        pytest.param(line(1)[:-1], id="no line ends"),
+        pytest.param(b"\n", id="an empty line"),
+    ],
+)
+def test_a_file_that_holds_no_record_is_one_line_and_status_2(
+    content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str], files: list[str]
+) -> None:
+    (tmp_path / "usage.jsonl").write_bytes(content)
+    assert main(["simulate", *files]) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err == (
+        f"tidegate simulate: {tmp_path / 'usage.jsonl'}: no line is a usage record; point --records at a usage.jsonl\n"
+    )
 
 
 @pytest.mark.parametrize(
