@@ -6,9 +6,10 @@ holds a `Decision` can carry it out, print it (`tidegate explain`) or throw it a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from policies.advisories import advise
 from policies.cacheability import plan_cache
@@ -32,8 +33,7 @@ if TYPE_CHECKING:
     from policies.rulebook import Rulebook
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(msgspec.Struct, frozen=True):
     """Everything that is decided before anything is done.
 
     `adjustments` are in the order they were made, normalisations first; `observed` what rules that are only observed

@@ -11,6 +11,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from policies.bounds import clients_own, find_broken, inside, largest_of, violation
 from policies.computed import COMPUTED, WORST_CASE, check_computed, close_if_open
 from policies.coupling import reconcile
@@ -85,7 +87,7 @@ def observe_rules(
     A refusal is an adjustment with the action `reject`.
     """
     found: list[Adjustment] = []
-    within = replace(asked, fields=effective.fields, view=effective.view, adjustments=())
+    within = msgspec.structs.replace(asked, fields=effective.fields, view=effective.view, adjustments=())
     for name, rule in policy.observed.items():
         alone = replace(policy, parameters={name: rule}, unknown=None)
         try:

@@ -5,7 +5,6 @@ Knows the vocabulary that every endpoint shares; the endpoints' own parameters a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
@@ -112,8 +111,7 @@ class RequestView(Protocol):
         """How much of the input all choices of the answer together repeat; nothing without `echo`."""
 
 
-@dataclass(frozen=True, slots=True)
-class AskedRequest:
+class AskedRequest(msgspec.Struct, frozen=True):
     """A valid request as the client meant it, its dialect's spelling normalised.
 
     `fields` are the JSON members in the client's order without `model`; `model` is the name asked for,

@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from drawn_policies import LEVELS, PLAIN_LEVELS, REQUESTS, RULED, RULES, WILD_REQUESTS
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
@@ -296,7 +297,7 @@ def outcome(levels: Levels, endpoint: Endpoint, fields: Fields, model: str) -> D
         decision = decided(levels, endpoint, fields, model)
     except Rejection as refused:
         return type(refused), refused.message, refused.param
-    return replace(decision, observed=(), policy=replace(decision.policy, observed={}))
+    return msgspec.structs.replace(decision, observed=(), policy=replace(decision.policy, observed={}))
 
 
 @PLAINLY
