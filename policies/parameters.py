@@ -158,6 +158,15 @@ def _apply(draft: Draft, name: str, rule: MergedRule) -> None:
         _apply_to_given(draft, name, rule)
     if rule.add:
         add(draft, name, rule.add)
+        _check_rest(draft, name, rule)
+
+
+def _check_rest(draft: Draft, name: str, rule: MergedRule) -> None:
+    """Refuse what is left of the client's texts where some of them had to go and the rest is outside a bound."""
+    rest = clients_own(draft.fields.get(name), rule)
+    broken = None if rest is None else find_broken(rest, rule)
+    if broken is not None:
+        raise violation(name, rest, rule, broken)
 
 
 def _force(draft: Draft, name: str, forced: Any, force: Part) -> None:  # noqa: ANN401  a JSON value

@@ -18,7 +18,7 @@ from policies.catalog import Deployment, ModelSettings, Price
 from policies.charges import worst_case
 from policies.decision import Decision, decide
 from policies.errors import PolicyViolation, Rejection
-from policies.merging import Forced, MergedRule, Part, as_merged, is_same, merge, merge_rules
+from policies.merging import EffectivePolicy, Forced, MergedRule, Part, as_merged, is_same, merge, merge_rules
 from policies.policy import Policy, Rule
 from policies.principals import AppliedPolicy, Principal
 from policies.pseudonyms import pseudonym
@@ -148,7 +148,8 @@ def written_by(decision: Decision, name: str, part: Part) -> Any:  # noqa: ANN40
         value = pseudonym(KEY, decision.principal, sent if isinstance(sent, str) else asked.view.end_user)
     named = kind.ceilings[0] if kind.ceilings and name in CEILING_NAMES else name
     is_anywhere = any(named in each.model_fields for each in REQUEST_TYPES.values())
-    takes = kind.takes(named, value) if is_anywhere else bool(kind.ceilings)
+    is_clients = asked.fields.get(name) is not None and name not in kind.model_fields
+    takes = is_clients or (kind.takes(named, value) if is_anywhere else bool(kind.ceilings))
     return value if takes else None
 
 
@@ -159,11 +160,16 @@ def complaints_of(decision: Decision, name: str, rule: MergedRule) -> Iterator[s
     forced = written_by(decision, name, rule.force) if rule.force else None
     yield from complaints_of_written(decision, name, rule, forced)
     value = decision.effective.fields.get(name)
-    worst = decision.policy.parameters.get("worst_case_tokens")
-    is_written = bool(rule.bounds) or (name in CEILING_NAMES and worst is not None and worst.max is not None)
+    is_written = rule.bounds or (name in CEILING_NAMES and closes_ceiling(decision.policy))
     if rule.forbid and forced is None and not is_written and any(own is not None for own in clients_own(value, rule)):
         yield "is forbidden"
     yield from complaints_of_texts(decision, name, rule)
+
+
+def closes_ceiling(policy: EffectivePolicy) -> bool:
+    """Tell whether a bounded worst case has an open ceiling written."""
+    worst = policy.parameters.get("worst_case_tokens")
+    return worst is not None and worst.max is not None
 
 
 def complaints_of_written(decision: Decision, name: str, rule: MergedRule, forced: Any) -> Iterator[str]:  # noqa: ANN401
@@ -372,10 +378,12 @@ def judging(rule: Rule) -> Rule:
     return rule.model_copy(update={"default": None, "force": None, "pseudonymise": False})
 
 
-def is_settled_elsewhere(rule: Rule, merged: MergedRule) -> bool:
+def is_settled_elsewhere(name: str, rule: Rule, policy: EffectivePolicy) -> bool:
     """Tell whether a level cannot judge a value alone: policy itself writes what this level forbids or lists."""
+    merged = policy.parameters[name]
     if rule.forbid:
-        return bool(merged.force or merged.bounds or merged.add)
+        is_closed = name == "max_tokens" and closes_ceiling(policy)
+        return bool(merged.force or merged.bounds or merged.add or is_closed)
     return rule.allowed is not None and bool(merged.add)
 
 
@@ -389,7 +397,7 @@ def test_no_level_refuses_what_passes_all_of_them(levels: Levels, request: tuple
         rules = {
             each: judging(rule)
             for each, rule in policy.parameters.items()
-            if not is_settled_elsewhere(rule, merged[each])
+            if not is_settled_elsewhere(each, rule, decision.policy)
         }
         # What any level has a rule on is unknown to none.
         known = {each: Rule() for each in named if each not in rules}

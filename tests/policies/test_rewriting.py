@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ruling import Rules, Told, apply
+from ruling import Rules, Told, apply, ask, clamp, policy_of, ruled
 
 from policies.errors import PolicyViolation
 
@@ -81,3 +81,9 @@ def test_a_rule_refuses_to_rewrite(rules: Rules, sent: dict[str, Any], param: st
         apply(rules, sent)
     assert (refused.value.param, refused.value.code) == (param, "policy_violation")
     assert said is None or refused.value.message == said
+
+
+def test_what_is_left_beside_what_is_added_must_be_within_bounds() -> None:
+    policy = policy_of({"stop": {"allowed": [["a", "b", "c", "d"]]}}, {"stop": clamp(add=["H:"])})
+    with pytest.raises(PolicyViolation, match="stop is an array of 3 items; policy 'a' allows only"):
+        ruled(ask({"stop": ["a", "b", "c", "d"]}), policy)
