@@ -157,7 +157,7 @@ def _apply(draft: Draft, name: str, rule: MergedRule) -> None:
     else:
         _apply_to_given(draft, name, rule)
     if rule.add:
-        add(draft, name, rule.add)
+        add(draft, name, rule)
         _check_rest(draft, name, rule)
 
 

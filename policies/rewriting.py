@@ -15,7 +15,7 @@ from policies.requests.meaning import vocabulary
 
 if TYPE_CHECKING:
     from policies.draft import Draft
-    from policies.merging import Part
+    from policies.merging import MergedRule, Part
 
 
 def strip(draft: Draft, name: str, part: Part) -> None:
@@ -33,9 +33,12 @@ def _without_trailing_space(value: Any) -> Any:  # noqa: ANN401  an input: one t
     return [each.rstrip(" ") if isinstance(each, str) else each for each in value]
 
 
-def add(draft: Draft, name: str, added: tuple[Part, ...]) -> None:
-    """Add policy's texts to the client's, as far as there is room for both."""
-    meaning = vocabulary(draft.request_type).meanings.get(name)
+def add(draft: Draft, name: str, rule: MergedRule) -> None:
+    """Add policy's texts to the client's, of which the last ones go where there is no room for both.
+
+    Raises PolicyViolation where that is not asked for, and where it would take away what another policy forces.
+    """
+    added, meaning = rule.add, vocabulary(draft.request_type).meanings.get(name)
     if meaning is None or meaning.max_items is None:
         return
     given = draft.fields.get(name)
@@ -45,7 +48,8 @@ def add(draft: Draft, name: str, added: tuple[Part, ...]) -> None:
         return
     room = meaning.max_items - len(added)
     own = [text for text in texts if text not in {part.value for part in added}]
-    if len(own) > room and (room < 0 or any(part.on_violation == "reject" for part in added)):
+    may_cut = room >= 0 and not rule.force and all(part.on_violation == "clamp" for part in added)
+    if len(own) > room and not may_cut:
         raise PolicyViolation(
             f"{name} is {shown(given)}; policy {added[0].policy!r} adds {len(added)}, "
             f"which leaves room for {max(room, 0)} of at most {meaning.max_items}.",

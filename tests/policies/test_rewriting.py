@@ -87,3 +87,9 @@ def test_what_is_left_beside_what_is_added_must_be_within_bounds() -> None:
     policy = policy_of({"stop": {"allowed": [["a", "b", "c", "d"]]}}, {"stop": clamp(add=["H:"])})
     with pytest.raises(PolicyViolation, match="stop is an array of 3 items; policy 'a' allows only"):
         ruled(ask({"stop": ["a", "b", "c", "d"]}), policy)
+
+
+def test_what_is_forced_is_not_cut_for_what_is_added() -> None:
+    policy = policy_of({"stop": {"force": ["a", "b", "c", "d"]}}, {"stop": clamp(add=["H:"])})
+    with pytest.raises(PolicyViolation, match="policy 'b' adds 1, which leaves room for 3 of at most 4"):
+        ruled(ask({}), policy)

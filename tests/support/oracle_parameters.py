@@ -146,6 +146,8 @@ def rule_ceilings(
         elif bounds.rules or is_bounded:  # of another level; what it writes may stand there, even if it was sent
             own = _written_for(bounds, DEFAULTS[endpoint].get("max_tokens"))
             given = fields.get(written)
+            if as_python(given) in own:
+                verdict.may |= {each: verdict.must.pop(each) for each in {written} & set(verdict.must)}
             verdict.want(
                 written,
                 "forbidden, or written",
