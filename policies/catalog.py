@@ -5,12 +5,17 @@ Knows names and numbers; which deployment is tried first is `routing`'s business
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt
 
 from policies.settings import Items, Settings
+
+TokenizerName = Literal["cl100k_base", "o200k_base", "o200k_harmony", "llama3", "qwen3"]
+TextCounter = Callable[[Sequence[str]], int]
+"""Tells how many tokens texts have at most."""
 
 
 class Price(Settings):
@@ -50,12 +55,14 @@ class ModelSettings(Settings):
     """Largest `logprobs` that completions take."""
     token_ceiling: Literal["max_tokens", "max_completion_tokens"] = "max_completion_tokens"  # noqa: S105  a name
     """Under which name an open ceiling of a chat request is written."""
+    tokenizer: TokenizerName | None = None
+    """Vocabulary to count text by, with the extra `tokenizers`; absent: text is bounded by its UTF-8 bytes."""
     image_tokens: PositiveInt = 2_048
     """What an image in a chat counts for, whatever its size: the most that the model makes of one."""
     request_overhead_tokens: NonNegativeInt = 8
-    """Added to the byte bound once a request, for what the model's chat template adds by itself."""
+    """Added to the bound on text once a request, for what the chat template adds; a tokenizer leaves no more room."""
     message_overhead_tokens: NonNegativeInt = 16
-    """Added to the byte bound for every message or prompt."""
+    """Added to the bound on text for every message or prompt."""
     price: Price | None = None
     """What tokens cost; absent: its tokens count, and cost nothing."""
 
@@ -65,8 +72,10 @@ class Model:
     """A served model under its canonical name.
 
     `forwards_api_version`: one of its upstreams is sent the client's own `api-version`, by which answers may differ.
+    `count_tokens` is what its `tokenizer` counts with; None without one.
     """
 
     name: str
     settings: ModelSettings
     forwards_api_version: bool = False
+    count_tokens: TextCounter | None = None

@@ -14,7 +14,14 @@ import msgspec
 from policies.errors import InvalidRequest
 from policies.pricing import cost_microdollars
 from policies.requests.asked import Action, Adjustment, EffectiveRequest
-from policies.requests.ceilings import BEST_OF, ceilings_given, is_ceiling, widest_candidates, widest_ceiling
+from policies.requests.ceilings import (
+    BEST_OF,
+    ceilings_given,
+    find_unreadable_multiplier,
+    is_ceiling,
+    widest_candidates,
+    widest_ceiling,
+)
 from policies.requests.dialects import REQUEST_TYPES
 from policies.requests.fields import shown
 from policies.tokens import (
@@ -120,7 +127,8 @@ def worst_case(effective: EffectiveRequest, model: Model) -> WorstCase:
         ceiling = model.settings.max_output_tokens or model.settings.context_window
     output_tokens = min(candidates * (ceiling or 0), MOST_TOKENS)
     cost = cost_microdollars(model.settings.price, input_tokens=input_tokens, output_tokens=output_tokens)
-    is_bounded = bound is not None and (ceiling is not None or candidates == 0)
+    is_counted = candidates == 0 or (ceiling is not None and find_unreadable_multiplier(effective.fields) is None)
+    is_bounded = bound is not None and is_counted
     return WorstCase(
         input_tokens,
         output_tokens,
@@ -129,6 +137,18 @@ def worst_case(effective: EffectiveRequest, model: Model) -> WorstCase:
         candidates=candidates,
         is_input_bounded=bound is not None,
     )
+
+
+def worst_case_if_held(effective: EffectiveRequest, model: Model, worst: WorstCase) -> WorstCase:
+    """Return what a limit would hold of a request that none holds: with the ceiling that would be written into it.
+
+    `worst` is its worst case as it is; it stays where the ceiling would be missing.
+    """
+    try:
+        closed, written = close_ceiling(effective, model)
+    except InvalidRequest:
+        return worst
+    return worst_case(closed, model) if written else worst
 
 
 def close_ceiling(effective: EffectiveRequest, model: Model) -> tuple[EffectiveRequest, tuple[Adjustment, ...]]:
@@ -151,6 +171,20 @@ def close_ceiling(effective: EffectiveRequest, model: Model) -> tuple[EffectiveR
     fields = {**effective.fields, name: ceiling}
     written = Adjustment(parameter=name, before=None, after=ceiling, action=Action.DEFAULT)
     return EffectiveRequest(effective.endpoint, fields, effective.view.with_fields(fields)), (written,)
+
+
+def check_multipliers(effective: EffectiveRequest) -> None:
+    """Refuse what may multiply candidates and is no number, since a limit has to know how many there are.
+
+    Raises InvalidRequest.
+    """
+    name = find_unreadable_multiplier(effective.fields) if effective.view.candidates else None
+    if name is not None:
+        raise InvalidRequest(
+            f"{name} is {shown(effective.fields[name])}; it must be a whole number, since a limit has to know how many "
+            "candidates this request can take.",
+            param=name,
+        )
 
 
 def check_input(effective: EffectiveRequest, model: Model) -> None:

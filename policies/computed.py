@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from policies.bounds import find_broken, violation
 from policies.charges import close_ceiling, most_candidates, worst_case
 from policies.errors import InvalidRequest, PolicyViolation
+from policies.requests.ceilings import find_unreadable_multiplier
 from policies.tokens import bound_input_tokens
 
 if TYPE_CHECKING:
@@ -22,18 +23,33 @@ if TYPE_CHECKING:
     from policies.requests.asked import Adjustment, EffectiveRequest
 
 
+CANDIDATES: Final = "candidates"
+WORST_CASE: Final = "worst_case_tokens"
+"""The one that depends on the token ceiling."""
+
+
 def _worst_case_tokens(effective: EffectiveRequest, model: Model) -> int | None:
     worst = worst_case(effective, model)
     return worst.tokens if worst.is_bounded else None
 
 
-WORST_CASE: Final = "worst_case_tokens"
-"""The one that depends on the token ceiling."""
+def _candidates(effective: EffectiveRequest, model: Model) -> int | None:
+    del model
+    is_open = effective.view.candidates > 0 and find_unreadable_multiplier(effective.fields) is not None
+    return None if is_open else most_candidates(effective)
+
+
+def _why_open(effective: EffectiveRequest, model: Model, name: str) -> str:
+    multiplier = find_unreadable_multiplier(effective.fields)
+    if name != CANDIDATES and bound_input_tokens(effective, model) is None:
+        return "only names some of its input"
+    return "gives no token ceiling" if multiplier is None else f"has a {multiplier} that is no whole number"
+
 
 COMPUTED: Mapping[str, tuple[str, Callable[[EffectiveRequest, Model], int | None]]] = {
     "prompts": ("the number of prompts", lambda effective, _: effective.view.prompt_count),
     "prompt_tokens": ("the most tokens that the input can have", bound_input_tokens),
-    "candidates": ("prompts × max(n, best_of)", lambda effective, _: most_candidates(effective)),
+    CANDIDATES: ("prompts × max(n, best_of)", _candidates),
     WORST_CASE: ("input + candidates × token ceiling", _worst_case_tokens),
 }
 """Virtual parameters: what they are in words, and how they are computed; None where the request leaves them open."""
@@ -57,10 +73,8 @@ def check_computed(effective: EffectiveRequest, model: Model, name: str, rule: M
     said, compute = COMPUTED[name]
     value = compute(effective, model)
     if value is None and rule.max is not None:
-        is_named = bound_input_tokens(effective, model) is None
-        lacks = "only names some of its input" if is_named else "gives no token ceiling"
         raise PolicyViolation(
-            f"{name} ({said}) has no bound, since the request {lacks}; "
+            f"{name} ({said}) has no bound, since the request {_why_open(effective, model, name)}; "
             f"policy {rule.max.policy!r} allows at most {rule.max.value}.",
             param=name,
             policies=(rule.max.policy,),

@@ -13,7 +13,7 @@ import msgspec
 
 from policies.advisories import advise
 from policies.cacheability import plan_cache
-from policies.charges import check_input, close_ceiling, worst_case
+from policies.charges import check_input, check_multipliers, close_ceiling, worst_case, worst_case_if_held
 from policies.draft import joined
 from policies.errors import Forbidden
 from policies.limits import bind_limits, needs_ceiling, needs_input
@@ -98,10 +98,15 @@ def decide_under(  # noqa: PLR0913  a decision weighs all of them
     observed = observe_rules(effective, asked, policy, model, pseudonymise) if policy.observed else ()
     if effective.input_size.is_open and needs_input(policy.limits, model):
         check_input(effective, model)
+    if policy.limits:
+        check_multipliers(effective)
     if needs_ceiling(policy.limits, model):
         effective, written = close_ceiling(effective, model)
         adjustments = joined(adjustments, written)
     worst = worst_case(effective, model)
+    observed_worst = worst
+    if not worst.is_bounded and any(named.is_observed for named in policy.limits):
+        observed_worst = worst_case_if_held(effective, model, worst)
     return Decision(
         asked=asked,
         principal=principal,
@@ -112,7 +117,7 @@ def decide_under(  # noqa: PLR0913  a decision weighs all of them
         observed=observed,
         advisories=advise(effective),
         worst_case=worst,
-        limits=bind_limits(policy.limits, principal, model, asked.view.end_user, worst),
+        limits=bind_limits(policy.limits, principal, model, asked.view.end_user, worst, observed_worst=observed_worst),
         cache=plan_cache(
             effective,
             model,

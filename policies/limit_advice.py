@@ -39,8 +39,10 @@ def impassable(policy: EffectivePolicy, models: Sequence[Model]) -> Iterator[Odd
         return
     smallest = {model.name: _smallest(policy, model) for model in models}
     for named in policy.limits:
+        if named.is_observed:
+            continue
         asks = {
-            (model.name, endpoint): min(map(named.quantity.asks, worst))
+            (model.name, endpoint): min(map(named.needed, worst))
             for model in models
             if named.covers(model.name) and not (named.quantity.needs_price and model.settings.price is None)
             for endpoint, worst in smallest[model.name].items()
@@ -55,7 +57,8 @@ def unpriced(policy: EffectivePolicy, models: Sequence[Model]) -> Iterator[OddLi
     for named in policy.limits:
         for model in models if named.quantity.needs_price else ():
             if named.covers(model.name) and model.settings.price is None:
-                told = f"counts {named.limit.of}, and every request for {model.name} is refused: give its price"
+                does = "counts as nothing" if named.is_observed else "is refused"
+                told = f"counts {named.limit.of}, and every request for {model.name} {does}: give its price"
                 yield OddLimit(named, f"{told} as models.{model.name}.price, or the limit `models` without it")
 
 

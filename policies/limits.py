@@ -10,30 +10,35 @@ import re
 from dataclasses import dataclass, field
 from enum import StrEnum
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
+from policies.charges import WorstCase
 from policies.errors import InvalidRequest
 from policies.quantities import QUANTITIES, OnStoreFailure, Quantity
 from policies.windows import MAX_COUNT, Calendar, Tank, Unwindowed, Window, make_tank, parse_window
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from policies.catalog import Model
-    from policies.charges import Charged, WorstCase
+    from policies.charges import Charged
     from policies.policy import Limit
     from policies.principals import Principal
 
 MORE_THAN_ANY: Final = MAX_COUNT + 1
 """Stands for every ask above what limits can tell apart."""
 
+_LEAST: Final = WorstCase(0, 0, 0)
 _SEPARATORS: Final = re.compile(r"[^A-Za-z0-9._]+")
 
 
 class Taking(StrEnum):
-    """When a limit is taken from; the words are those of `admit.lua`."""
+    """When a limit is taken from, and by whom; the words are those of `admit.lua`.
+
+    Of a limit that says `hold: none` nothing is held, and the settlement takes all.
+    """
 
     SPEND = "spend"
     """At admission, for good."""
@@ -81,9 +86,27 @@ class NamedLimit:
         return self.quantity.is_budget or self.window is Calendar.MONTH
 
     @property
+    def is_observed(self) -> bool:
+        """Whether the limit only counts, and tells what it would have refused."""
+        return self.limit.mode == "observe"
+
+    @property
+    def holds(self) -> bool:
+        """Whether room is held for what a request takes at worst; else there only has to be some left."""
+        return self.limit.hold == "worst_case"
+
+    @property
     def on_store_failure(self) -> OnStoreFailure:
-        """What the limit does while the store is away, as configured or by its quantity's default (SPEC §10)."""
-        return self.limit.on_store_failure or self.quantity.on_store_failure
+        """What the limit does while the store is away, as configured or by its quantity's default (SPEC §10).
+
+        One that is observed denies nothing, and counts in the process instead.
+        """
+        does = self.limit.on_store_failure or self.quantity.on_store_failure
+        return "local" if self.is_observed and does == "deny" else does
+
+    def needed(self, worst: WorstCase) -> int:
+        """Return how much room there has to be for a request: for its worst case, or for anything at all."""
+        return min(self.quantity.asks(worst), MORE_THAN_ANY) if self.holds else 1
 
     def covers(self, model: str) -> bool:
         """Tell whether the limit is for this canonical model name."""
@@ -103,8 +126,8 @@ class BoundLimit(msgspec.Struct, frozen=True):
     """One limit that binds one request.
 
     `name` is unique among the limits of one principal and goes out in headers; `policy` is where it was configured;
-    `scope` the values of `by` in their order, such as `("alice",)`; `ask` how much the request needs at worst, in the
-    unit of `named.quota`.
+    `scope` the values of `by` in their order, such as `("alice",)`; `ask` how much room the request needs, and `worst`
+    how much it takes at worst, as far as that is known, in the unit of `named.quota`.
     `counter` names the count within its policy, for whomever it is bound: principals with other policies beside this
     one share it.
     """
@@ -116,6 +139,7 @@ class BoundLimit(msgspec.Struct, frozen=True):
     ask: int
     counter: str
     named: NamedLimit
+    worst: int
 
     @property
     def window(self) -> Window:
@@ -140,21 +164,34 @@ class BoundLimit(msgspec.Struct, frozen=True):
         return Taking.HOLD if self.is_taken_by_hits else Taking.MISS
 
     @property
+    def is_observed(self) -> bool:
+        """Whether the limit refuses nothing."""
+        return self.named.is_observed
+
+    @property
+    def takes(self) -> int:
+        """What is spent or held at admission: all that was asked for, or nothing."""
+        return self.ask if self.named.holds else 0
+
+    @property
     def at_worst(self) -> int:
         """What the request takes if nobody ever tells the truth about it."""
-        return 0 if self.named.is_returned else self.ask
+        return 0 if self.named.is_returned else self.worst
 
 
-def bind_limits(
+def bind_limits(  # noqa: PLR0913  whom it binds and what it asks
     limits: Sequence[NamedLimit],
     principal: Principal,
     model: Model,
     end_user: str | None,
     worst: WorstCase,
+    *,
+    observed_worst: WorstCase | None = None,
 ) -> tuple[BoundLimit, ...]:
     """Return the limits that bind a request, in the order of the levels; a policy that applies twice counts once.
 
-    `end_user` is the one that the client named. Raises InvalidRequest where a limit counts what a model without a price
+    `end_user` is the one that the client named; `observed_worst` the worst case for limits that are observed, where it
+    is another: they close no ceiling. Raises InvalidRequest where a limit counts what a model without a price
     costs.
     """
     values = _values_of_levels(principal, model, end_user)
@@ -172,19 +209,59 @@ def bind_limits(
             identity = (named.policy, identity[1] + "-also", scope)
         name = _free_name(identity[1], named.policy, names)
         names.add(name)
-        ask = min(named.quantity.asks(worst), MORE_THAN_ANY)
-        bound[identity] = BoundLimit(name, named.policy, named.limit, scope, ask, identity[1], named)
+        most = observed_worst if named.is_observed and observed_worst is not None else worst
+        bound[identity] = BoundLimit(
+            name,
+            named.policy,
+            named.limit,
+            scope,
+            ask=named.needed(most),
+            counter=identity[1],
+            named=named,
+            worst=min(named.quantity.asks(most), MORE_THAN_ANY),
+        )
     return tuple(bound.values())
+
+
+class Standing(NamedTuple):
+    """A count that requests of a principal go against, bound as for the first of the models that it counts, by name."""
+
+    bound: BoundLimit
+    models: tuple[str, ...]
+
+
+def find_standings(
+    limits: Sequence[NamedLimit], principal: Principal, models: Iterable[Model], end_user: str | None
+) -> tuple[Standing, ...]:
+    """Return the limits that bind requests of a principal for any of these models, in the order of `limits`.
+
+    `end_user` is the one that the requests name. Left out are limits by user or key where the principal has none, and
+    of a limit of what requests cost the models without a price, which nobody gets under it.
+    """
+    own = [named for named in limits if _is_ones_own(named, principal)]
+    found: dict[tuple[int, str, tuple[str, ...]], tuple[BoundLimit, list[str]]] = {}
+    for model in models:
+        binding = [named for named in own if _can_count(named, model)]
+        for bound in bind_limits(binding, principal, model, end_user, _LEAST):
+            count = own.index(bound.named), bound.counter, bound.scope
+            found.setdefault(count, (bound, []))[1].append(model.name)
+    in_order = sorted(found.items(), key=lambda each: each[0][0])
+    return tuple(Standing(bound, tuple(names)) for _, (bound, names) in in_order)
 
 
 def needs_ceiling(limits: Sequence[NamedLimit], model: Model) -> bool:
     """Tell whether a limit for this model holds what depends on the token ceiling, so that one has to be written."""
-    return any(named.quantity.needs_ceiling and named.covers(model.name) for named in limits)
+    return any(named.quantity.needs_ceiling and _is_held_for(named, model) for named in limits)
 
 
 def needs_input(limits: Sequence[NamedLimit], model: Model) -> bool:
     """Tell whether a limit for this model holds what depends on the input, so that its size has to be known."""
-    return any(named.quantity.needs_input and named.covers(model.name) for named in limits)
+    return any(named.quantity.needs_input and _is_held_for(named, model) for named in limits)
+
+
+def _is_held_for(named: NamedLimit, model: Model) -> bool:
+    """Tell whether a limit may refuse requests for a model by their worst case."""
+    return named.holds and not named.is_observed and named.covers(model.name)
 
 
 def taken(bound: BoundLimit, charged: Charged) -> int:
@@ -233,8 +310,17 @@ def _values_of_levels(principal: Principal, model: Model, end_user: str | None) 
     }
 
 
+def _is_ones_own(named: NamedLimit, principal: Principal) -> bool:
+    values = {"user": principal.owner, "key": principal.key}
+    return all(values.get(level, level) for level in named.limit.by)
+
+
+def _can_count(named: NamedLimit, model: Model) -> bool:
+    return named.is_observed or not named.quantity.needs_price or model.settings.price is not None
+
+
 def _check_price(named: NamedLimit, model: Model) -> None:
-    if named.quantity.needs_price and model.settings.price is None:
+    if not _can_count(named, model):
         raise InvalidRequest(
             f"Limit {named.name!r} of policy {named.policy!r} counts what requests cost, and the model {model.name!r} "
             f"has no price. Have models.{model.name}.price set in the configuration, or ask for another model.",

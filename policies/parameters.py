@@ -20,7 +20,7 @@ from policies.draft import Draft, is_known, joined
 from policies.errors import InvalidRequest, PolicyViolation
 from policies.merging import Forced, MergedRule, Part, is_same
 from policies.requests.asked import Action, Adjustment, EffectiveRequest
-from policies.requests.ceilings import CEILING, CEILING_NAMES, is_ceiling
+from policies.requests.ceilings import ALSO_CALLED, CEILING, CEILING_NAMES, is_ceiling
 from policies.requests.fields import shown
 from policies.requests.forms import one_or_many
 from policies.requests.meaning import vocabulary
@@ -64,6 +64,9 @@ def apply_rules(
             _apply_to_ceiling(draft, rule)
         elif name not in COMPUTED:
             _apply(draft, name, rule)
+            other = ALSO_CALLED.get(name)
+            if other is not None and other not in policy.parameters and draft.fields.get(other) is not None:
+                _apply(draft, other, rule)
     reconcile(draft)
     effective, adjustments = _effective(asked, draft), tuple(draft.adjustments.values())
     if (worst := policy.parameters.get(WORST_CASE)) is not None:

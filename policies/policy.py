@@ -60,8 +60,10 @@ class Limit(Settings):
     """second, minute, hour, day, week, month, or a duration such as 90s; not with concurrency."""
     by: Items[Literal["organization", "project", "user", "key", "end_user", "model"]] = Field(min_length=1)
     """Each combination of these has a count of its own."""
-    hold: Literal["worst_case"] = "worst_case"
-    """How much is taken until the answer has come: the most that the request can take."""
+    mode: Literal["enforce", "observe"] = "enforce"
+    """observe: count, and only record which requests the limit would have refused."""
+    hold: Literal["worst_case", "none"] = "worst_case"
+    """What is taken until the answer has come: the most it can be, or nothing; requests in flight then overshoot."""
     burst: Annotated[Number, Field(gt=0)] | None = None
     """Room of a refilling bucket, written as the limit is; absent: the limit."""
     models: Annotated[Items[str], Field(min_length=1)] | None = None
@@ -82,6 +84,15 @@ class Limit(Settings):
             raise PydanticKnownError("less_than_equal", {"le": most})
         quantity.count(amount)
         return amount
+
+    @field_validator("hold")
+    @classmethod
+    def _is_settled(cls, hold: str, info: ValidationInfo) -> str:
+        quantity = QUANTITIES.get(info.data.get("of", ""))
+        if hold == "none" and quantity is not None and not quantity.is_settled:
+            msg = f"what {info.data['of']} takes is known before the answer: leave `hold` out"
+            raise ValueError(msg)
+        return hold
 
     @model_validator(mode="after")
     def _window_fits_quantity(self) -> Limit:

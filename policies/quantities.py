@@ -33,7 +33,8 @@ class Quantity:
     """How one quantity is counted: in whole units, of which `asks` and `charges` tell how many.
 
     `asks` is what a request takes at worst, `charges` what it took. `is_spent_at_once`: taken at admission for good,
-    and not held. `is_taken_by_hits`: answers from the cache take it too. `needs_input`: the worst case is not known
+    and not held. `is_taken_by_hits`: answers from the cache take it too. `is_settled`: how much it was is known only
+    when the request has ended. `needs_input`: the worst case is not known
     while the size of the input is not; `needs_ceiling`: nor while a request leaves its token ceiling open;
     `needs_price`: nor of a model without a price. `is_budget`: no retry
     outlasts its limits. `count` reads an amount of it as configured, and raises ValueError saying what can be written;
@@ -44,6 +45,7 @@ class Quantity:
     charges: Callable[[Charged], int]
     is_spent_at_once: bool = False
     is_taken_by_hits: bool = False
+    is_settled: bool = True
     needs_input: bool = False
     needs_ceiling: bool = False
     needs_price: bool = False
@@ -56,7 +58,12 @@ class Quantity:
 
 QUANTITIES: Final[Mapping[Counted, Quantity]] = {
     "requests": Quantity(
-        lambda _worst: 1, lambda _charged: 1, is_spent_at_once=True, is_taken_by_hits=True, noun="requests"
+        lambda _worst: 1,
+        lambda _charged: 1,
+        is_spent_at_once=True,
+        is_taken_by_hits=True,
+        is_settled=False,
+        noun="requests",
     ),
     "tokens": Quantity(
         lambda worst: worst.tokens, lambda charged: charged.tokens, needs_input=True, needs_ceiling=True, noun="tokens"
@@ -82,7 +89,9 @@ QUANTITIES: Final[Mapping[Counted, Quantity]] = {
         count=microdollars,
         write=write_usd,
     ),
-    "concurrency": Quantity(lambda _worst: 1, lambda _charged: 0, is_taken_by_hits=True, noun="concurrency"),
+    "concurrency": Quantity(
+        lambda _worst: 1, lambda _charged: 0, is_taken_by_hits=True, is_settled=False, noun="concurrency"
+    ),
 }
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from policies import windows
 from policies.limits import MORE_THAN_ANY, level_words, quota_words
+from policies.requests.asked import Action, Adjustment
 from policies.windows import MAX_COUNT, Rolling
 
 if TYPE_CHECKING:
@@ -46,6 +47,11 @@ class Room:
     def fits(self) -> bool:
         """Whether the request's ask fits beside what is spent and held."""
         return windows.fits(self.level, self.tank, self.bound.ask, self.level.at)
+
+    @property
+    def refuses(self) -> bool:
+        """Whether the limit is in the request's way: it does not fit, and more is done about it than to observe it."""
+        return not (self.bound.is_observed or self.fits)
 
     @property
     def can_ever_fit(self) -> bool:
@@ -117,6 +123,11 @@ def refuse(blocking: Sequence[Room]) -> Refusal:
     return Refusal(room, _message(room, seconds), code, seconds)
 
 
+def would_refuse(bound: BoundLimit, left: int) -> Adjustment:
+    """Tell of a limit that is observed that it would have refused a request, with so much left before it."""
+    return Adjustment(parameter=bound.name, before=bound.ask, after=left, action=Action.REJECT, policy=bound.policy)
+
+
 def ceil_seconds(milliseconds: int) -> int:
     """Return whole seconds, rounded up."""
     return -(-milliseconds // _MILLISECONDS)
@@ -125,20 +136,20 @@ def ceil_seconds(milliseconds: int) -> int:
 def _message(room: Room, seconds: int | None) -> str:
     bound, write = room.bound, room.bound.named.quantity.write
     per = "" if bound.limit.per is None else f" per {bound.limit.per}"
-    when = (
-        "it can never fit: ask for less, or have the limit raised"
-        if seconds is None
-        else f"it fits in {_duration_words(seconds)}"
-    )
+    never = "ask for less, or have the limit raised" if bound.named.holds else "have the limit raised"
+    when = f"it can never fit: {never}" if seconds is None else f"it fits in {_duration_words(seconds)}"
     return (
         f"Limit {bound.name!r} of policy {bound.policy!r} ({quota_words(bound)}{per} for {level_words(bound)}) "
-        f"has no room for this request: it asks for {_asked(bound)}, {write(room.left)} left; {when}."
+        f"has no room for this request: {_asked(bound)}{write(room.left)} left; {when}."
     )
 
 
 def _asked(bound: BoundLimit) -> str:
+    """Say how much a request asks for; nothing where any room would do."""
+    if not bound.named.holds:
+        return ""
     write = bound.named.quantity.write
-    return write(bound.ask) if bound.ask < MORE_THAN_ANY else f"more than {write(MAX_COUNT)}"
+    return f"it asks for {write(bound.ask) if bound.ask < MORE_THAN_ANY else f'more than {write(MAX_COUNT)}'}, "
 
 
 def _duration_words(seconds: int) -> str:

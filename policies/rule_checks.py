@@ -63,7 +63,7 @@ def check_rule(name: str, rule: Rule) -> list[str]:
     if name in NOT_RULED:
         return [f"{name} cannot be ruled here: {NOT_RULED[name]}"]
     merged = as_merged(rule, name)
-    if not merged.parts:
+    if not (merged.parts or rule.override):  # an override that says nothing else lifts what stands outside
         return [f"the rule says nothing; give {', '.join(PARTS[:-1])} or {PARTS[-1]}"]
     checks = (
         _check_computed_rule if name in COMPUTED else _check_name,
@@ -84,7 +84,10 @@ def _check_name(name: str, rule: MergedRule) -> Iterator[str]:
     del rule
     known = {parameter for kind in REQUEST_TYPES.values() for parameter in kind.model_fields}
     alike = [] if name in known else get_close_matches(name, sorted(known | COMPUTED.keys()), n=1, cutoff=_LIKENESS)
-    if alike:
+    whole, dot, _ = name.partition(".")
+    if dot and whole in known:
+        yield f"no endpoint has a parameter {name}; a rule is on a whole parameter, such as {whole}"
+    elif alike:
         yield f"no endpoint has a parameter {name}; did you mean {alike[0]}?"
 
 

@@ -5,6 +5,7 @@ Immutable once built; a reload builds another. Knows no keys of clients, and no 
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from policies.catalog import Model
@@ -12,9 +13,9 @@ from policies.errors import UnknownModel
 from policies.merging import EffectivePolicy, merge
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from policies.catalog import ModelSettings
+    from policies.catalog import ModelSettings, TextCounter
     from policies.policy import Policy
     from policies.principals import AppliedPolicy, Principal
 
@@ -28,10 +29,17 @@ class Rulebook:
         policies: Mapping[str, Policy],
         version_forwarding_upstreams: Collection[str] = (),
         pseudonym_key: bytes = b"",
+        counters: Mapping[str, TextCounter] = MappingProxyType({}),
     ) -> None:
+        # `counters` by the name of the tokenizer.
         self.pseudonym_key = pseudonym_key
         self.models = {
-            name: Model(name, settings, any(d.upstream in version_forwarding_upstreams for d in settings.deployments))
+            name: Model(
+                name,
+                settings,
+                forwards_api_version=any(d.upstream in version_forwarding_upstreams for d in settings.deployments),
+                count_tokens=None if settings.tokenizer is None else counters[settings.tokenizer],
+            )
             for name, settings in models.items()
         }
         self._by_name = dict(self.models)
@@ -53,12 +61,17 @@ class Rulebook:
 
     def usable_names(self, principal: Principal) -> Iterable[str]:
         """Every name, aliases included, under which a principal may ask for a model, in alphabetical order."""
+        usable = {model.name for model in self.usable_models(principal)}
+        return sorted(name for name, model in self._by_name.items() if model.name in usable)
+
+    def usable_models(self, principal: Principal) -> Sequence[Model]:
+        """Every model that a principal may ask for, in alphabetical order."""
         policy = self.policy_for(principal)
-        return sorted(
-            name
-            for name, model in self._by_name.items()
-            if principal.may_use(model.name) and policy.refusing_model(model.name) is None
-        )
+        return [
+            model
+            for name, model in sorted(self.models.items())
+            if principal.may_use(name) and policy.refusing_model(name) is None
+        ]
 
     def policy_for(self, principal: Principal) -> EffectivePolicy:
         """Return the merged policy of a principal's levels."""

@@ -1,15 +1,17 @@
 """How many tokens an input has at most, and about how many it or a text has (SPEC §5).
 
-A bound is never below the truth: token ids are counted exactly, text by its UTF-8 bytes and an overhead per request
-and per message, since no tokenizer makes more tokens than bytes; images and sounds by numbers that no ordinary one
-exceeds; an input of which some is only named by all that its model can read. An estimate is for what nobody reported:
-four bytes a token. What an input consists of is measured in `requests`; this file knows no price, no limit and no
-ceiling.
+A bound is never below the truth: token ids are counted exactly, text by the model's tokenizer as far as it is read
+verbatim, else by its UTF-8 bytes, of which a token has one at least, and an overhead per request and per message;
+images and sounds by numbers that no ordinary one exceeds; an input of which some is only named by all that its model
+can read. An estimate is for what nobody reported: what the tokenizer counts, else four bytes a token.
+What an input consists of is measured in `requests`; this file knows no price, no limit, no ceiling and no vocabulary.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
+
+from policies.requests.input_size import utf8_bytes
 
 if TYPE_CHECKING:
     from policies.catalog import Model
@@ -28,12 +30,12 @@ def bound_input_tokens(effective: EffectiveRequest, model: Model) -> int | None:
     None for an input of which some is only named, where the model's `context_window` is not configured.
     """
     size = effective.input_size
-    return model.settings.context_window if size.is_open else _bound(size, model)
+    return model.settings.context_window if size.is_open else _bound(effective, model)
 
 
 def bound_sent_tokens(effective: EffectiveRequest, model: Model) -> int:
     """Return the most tokens that what was sent of the input can have, whatever it names besides."""
-    return _bound(effective.input_size, model)
+    return _bound(effective, model)
 
 
 def estimate_input_tokens(effective: EffectiveRequest, model: Model) -> int:
@@ -44,7 +46,8 @@ def estimate_input_tokens(effective: EffectiveRequest, model: Model) -> int:
     size = effective.input_size
     if size.is_open and model.settings.context_window is not None:
         return model.settings.context_window
-    return size.token_ids + estimate_tokens(size.text_bytes) + _media_tokens(size, model)
+    counted, other_bytes = _text(effective, model)
+    return size.token_ids + counted + estimate_tokens(other_bytes) + _media_tokens(size, model)
 
 
 def estimate_tokens(text_bytes: int) -> int:
@@ -52,12 +55,21 @@ def estimate_tokens(text_bytes: int) -> int:
     return _divide_up(text_bytes, BYTES_PER_TOKEN)
 
 
-def _bound(size: InputSize, model: Model) -> int:
-    settings = model.settings
-    tokens = size.token_ids + size.text_bytes + _media_tokens(size, model)
+def _bound(effective: EffectiveRequest, model: Model) -> int:
+    size, settings = effective.input_size, model.settings
+    counted, other_bytes = _text(effective, model)
+    tokens = size.token_ids + counted + other_bytes + _media_tokens(size, model)
     if size.texts:
         tokens += settings.request_overhead_tokens + size.texts * settings.message_overhead_tokens
     return tokens
+
+
+def _text(effective: EffectiveRequest, model: Model) -> tuple[int, int]:
+    """Return how many tokens the tokenizer counts, and the bytes of all text that it does not."""
+    size = effective.input_size
+    if model.count_tokens is None:
+        return 0, size.text_bytes
+    return effective.verbatim_tokens(model.count_tokens), size.text_bytes - utf8_bytes(size.verbatim)
 
 
 def _media_tokens(size: InputSize, model: Model) -> int:

@@ -169,9 +169,10 @@ def fits(level: Level, tank: Tank, ask: int, now: int) -> bool:
 
 
 def take(level: Level, tank: Tank, now: int, *, spend: int = 0, hold: int = 0) -> Level:
-    """Spend or hold; whether it fits is asked before."""
+    """Spend or hold; whether it fits is asked before. Where it does not, the tank takes it up to what is told apart."""
     scaled = min(_scaled(level, tank, now) + spend * tank.period, MAX_LEVEL)
-    return _unscaled(scaled, tank, level.held + hold, now)
+    held = min(level.held + hold, max(level.held, MAX_LEVEL // tank.period))
+    return _unscaled(scaled, tank, held, now)
 
 
 def take_late(level: Level, tank: Tank, now: int, spend: int) -> Level:

@@ -26,7 +26,7 @@ from policies.errors import LimitExceeded
 from policies.freshness import Fit
 from policies.limits import taken, taken_by_hit
 from policies.quantities import exceeds
-from policies.room import Room, refuse
+from policies.room import Room, refuse, would_refuse
 from proxy.errors import StoreUnavailable, note_error
 from proxy.exchange import CacheResult, Observed, Outcome
 from proxy.local_limits import LocalLimits
@@ -207,6 +207,7 @@ class Admission:
         "_exchange",
         "_is_sent",
         "_local_counts",
+        "_observed",
         "_rooms",
         "_verdict",
         "cached",
@@ -223,6 +224,7 @@ class Admission:
         self._decision = decision
         self._exchange = exchange
         self._local_counts: tuple[Count, ...] = ()
+        self._observed: tuple[tuple[BoundLimit, int], ...] = ()
         self._rooms: tuple[Room, ...] = ()
         self._verdict = Verdict.REFUSED
         self._is_sent = False
@@ -245,6 +247,7 @@ class Admission:
         except BaseException:
             await asyncio.shield(self._release())
             raise
+        self._note_observed()
         self._admissions.live[self._exchange.request_id] = self
         self._admissions.metrics.reservations_outstanding.inc()
         return self
@@ -312,7 +315,8 @@ class Admission:
             self._admissions.local.see(self.counts, reserved.levels)
         if reserved.verdict is Verdict.REFUSED:
             self._is_sent = False
-            self._refuse(room for room in self._rooms if not room.fits)
+            self._refuse(room for room in self._rooms if room.refuses)
+        self._observed = tuple((self.counts[position].bound, left) for position, left in reserved.observed)
 
     def _see(self, levels: Sequence[Level]) -> None:
         pairs = zip(self.counts, levels, strict=True)
@@ -326,12 +330,18 @@ class Admission:
         self.is_local = True
         self._local_counts = tuple(each for each in self.counts if each.bound.named.on_store_failure == "local")
         local = self._admissions.local
+        before = self._local_rooms(now)
         self._verdict = local.admit(self._local_counts, hits=self._hits(), now=now)
-        self._rooms = tuple(
+        self._rooms = self._local_rooms(now)
+        if self._verdict is Verdict.REFUSED:
+            self._refuse(room for room in self._rooms if room.refuses)
+        self._observed = tuple((room.bound, room.left) for room in before if room.bound.is_observed and not room.fits)
+
+    def _local_rooms(self, now: int) -> tuple[Room, ...]:
+        local = self._admissions.local
+        return tuple(
             Room(each.bound, local.level(each, now), local.tank(each.bound), each.span) for each in self._local_counts
         )
-        if self._verdict is Verdict.REFUSED:
-            self._refuse(room for room in self._rooms if not room.fits)
 
     def _refuse(self, blocking: Iterable[Room]) -> None:
         refusal = refuse(tuple(blocking))
@@ -343,6 +353,14 @@ class Admission:
             retry_after_seconds=refusal.retry_after_seconds,
             headers=limit_headers(self._rooms, retry_after_seconds=refusal.retry_after_seconds),
         )
+
+    def _note_observed(self) -> None:
+        """Tell what limits that are observed would have refused: of a hit only those that hits need room in."""
+        is_hit = self.cached is not None or self._decision.cache.only_if_cached
+        refusing = [each for each in self._observed if each[0].is_taken_by_hits or not is_hit]
+        self._exchange.observed_refusals = tuple(would_refuse(bound, left) for bound, left in refusing)
+        for bound, _ in refusing:
+            self._admissions.metrics.observed_refusals_total.labels(bound.policy, bound.name).inc()
 
     # Look-up
 
@@ -394,7 +412,7 @@ class Admission:
         What the look-up took is given back first, so that the refusal tells what is left without it.
         """
         if self._verdict is Verdict.HIT and self.cached is None and not self._decision.cache.only_if_cached:
-            blocking = [room for room in self._rooms if not room.bound.is_taken_by_hits and not room.fits]
+            blocking = [room for room in self._rooms if not room.bound.is_taken_by_hits and room.refuses]
             await asyncio.shield(self._release())
             self._is_sent, self._verdict = False, Verdict.REFUSED
             self._refuse(blocking)

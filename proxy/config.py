@@ -44,6 +44,7 @@ from policies.settings import Items, Milliseconds, Settings
 from policies.windows import Rolling, parse_window
 from proxy import config_references
 from proxy.config_references import Problem
+from proxy.tokenizers import missing_package, text_counter
 
 EMBEDDED = "embedded"
 _LISTEN = "127.0.0.1:8080"
@@ -176,6 +177,13 @@ def _check_policy(policy: Policy) -> Policy:
     if problems:
         raise config_references.with_problems(None, problems)
     return policy
+
+
+def _check_model(settings: ModelSettings) -> ModelSettings:
+    missing = None if settings.tokenizer is None else missing_package()
+    if missing is not None:
+        raise config_references.with_problems(None, [Problem(("tokenizer",), missing)])
+    return settings
 
 
 def _rule_problems(policy: Policy) -> Iterator[Problem]:
@@ -407,7 +415,7 @@ class Configuration(Settings):
     """Keys for the control plane; absent: one is made at start and printed once."""
     upstreams: dict[Identifier, Upstream] = Field(default_factory=dict)
     """Model servers by name."""
-    models: dict[ModelName, ModelSettings] = Field(default_factory=dict)
+    models: dict[ModelName, Annotated[ModelSettings, AfterValidator(_check_model)]] = Field(default_factory=dict)
     """Models by the name that clients use."""
     policies: dict[Identifier, Annotated[Policy, AfterValidator(_check_policy)]] = Field(default_factory=dict)
     """Policies by name; they apply where organization, projects, users or keys name them."""
@@ -489,7 +497,8 @@ class Configuration(Settings):
             if upstream.kind == "azure" and upstream.api_version in {None, CLIENTS_VERSION}
         }
         key = self.pseudonym_key.get_secret_value().encode() if self.pseudonym_key else b""
-        return Rulebook(self.models, self.policies, forwarding, key)
+        tokenizers = {model.tokenizer for model in self.models.values() if model.tokenizer is not None}
+        return Rulebook(self.models, self.policies, forwarding, key, {name: text_counter(name) for name in tokenizers})
 
     def principals(self) -> dict[str, Principal]:
         """Return who each configured key stands for, by the key's SHA-256 in hexadecimal."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from policies.charges import Charged
     from policies.decision import Decision
     from policies.principals import Principal
-    from policies.requests.asked import AskedRequest
+    from policies.requests.asked import Adjustment, AskedRequest
     from policies.usage import Usage
 
 _MICROSECOND_DIGITS = 6
@@ -129,6 +129,7 @@ class Exchange:
     `is_recorded`: the request is one that leaves a usage record, as all do that generate and whose principal is known.
     `asked` and `model` are known of a request that could be read, whatever is decided; `model` is None for one that is
     not configured.
+    `observed_refusals` tells of limits that are observed and would have refused it.
     `is_sent_upstream`: the latest attempt's request has been written, so that its upstream may have begun to generate.
     """
 
@@ -143,6 +144,7 @@ class Exchange:
     asked: AskedRequest | None = None
     model: Model | None = None
     decision: Decision | None = None
+    observed_refusals: tuple[Adjustment, ...] = ()
     charged: Charged | None = None
     status: int = 0
     outcome: Outcome = Outcome.FAILED

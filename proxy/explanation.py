@@ -15,17 +15,16 @@ from policies.advisories import ADVICE
 from policies.cacheability import Bypass, Keyed, is_deterministic
 from policies.decision import decide
 from policies.errors import Forbidden, LimitExceeded, NotStored, PolicyViolation, Rejection
-from policies.limits import level_words, quota_words
 from policies.requests.body import decode_body
 from policies.requests.dialects import read_request
 from policies.room import Room, ceil_seconds, refuse
 from policies.windows import Level
-from proxy.config import Key
-from proxy.config_references import suggest
-from proxy.credentials import digest
 from proxy.errors import error_object, status_of
+from proxy.named_principal import CannotAnswer, find_principal
+from proxy.queries import is_text
 from proxy.routes import find_generation
 from proxy.server import too_large
+from proxy.standings import amount, describe_applied, describe_limit, describe_principal, describe_room
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -48,18 +47,6 @@ _FIRST_DRAW = 0.0
 _USAGE: Final = "stream_options.include_usage"
 _AZURES: Final = "cache_level"
 _MICRODOLLARS_PER_USD = 1_000_000
-
-
-class CannotExplain(Exception):  # noqa: N818  the reason says why
-    """The question cannot be answered as it was asked: `member` of it is wrong, `reason` says what would be right.
-
-    Repeats no key, not even one that is unknown.
-    """
-
-    def __init__(self, member: str, reason: str) -> None:
-        super().__init__(f"{member}: {reason}")
-        self.member = member
-        self.reason = reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +81,8 @@ class Explained:
 
 
 def explain(configuration: Configuration, question: Question) -> Explained:
-    """Decide on a request as the gateway would. Raises CannotExplain for an unknown sender or a path that is none."""
-    principal = _find_principal(configuration, question)
+    """Decide on a request as the gateway would. Raises CannotAnswer for an unknown sender or a path that is none."""
+    principal = find_principal(configuration, key=question.key, project=question.project, user=question.user)
     outcome: Decision | Rejection
     try:
         asked = _read(configuration, question)
@@ -104,37 +91,6 @@ def explain(configuration: Configuration, question: Question) -> Explained:
     except Rejection as rejection:
         outcome = rejection
     return Explained(question.path, principal, outcome, configuration.upstreams)
-
-
-def _find_principal(configuration: Configuration, question: Question) -> Principal:
-    if question.project is not None:
-        if question.key is not None:
-            raise CannotExplain("project", "names a sender beside the key; say one of both")
-        return _find_keyless(configuration, question.project, question.user)
-    if question.user is not None:
-        raise CannotExplain("user", "needs the project that the request is sent in")
-    principals = configuration.principals()
-    by_id = {principal.key: principal for principal in principals.values()}
-    if question.key is None:
-        if len(by_id) == 1:
-            return next(iter(by_id.values()))
-        raise CannotExplain("as", f"say which key sends the request, or name a project; {suggest('', by_id)}")
-    found = by_id.get(question.key) or principals.get(digest(question.key))
-    if found is None:
-        raise CannotExplain("as", f"no key has this id, and none is this one; {suggest(question.key, by_id)}")
-    return found
-
-
-def _find_keyless(configuration: Configuration, project: str, user: str | None) -> Principal:
-    projects = {each.id for each in configuration.projects}
-    if project not in projects:
-        raise CannotExplain("project", f"no project has this id; {suggest(project, projects)}")
-    users = {each.id for each in configuration.users} | {key.user for key in configuration.keys if key.user}
-    if user is not None and user not in users:
-        raise CannotExplain("user", f"no user has this id; {suggest(user, users)}")
-    nameless = Key.model_construct(id="", project=project, user=user, sha256="")
-    [principal] = configuration.model_copy(update={"keys": (nameless,)}).principals().values()
-    return principal
 
 
 def _read(configuration: Configuration, question: Question) -> AskedRequest:
@@ -153,9 +109,8 @@ def _read(configuration: Configuration, question: Question) -> AskedRequest:
 def _split(target: str) -> tuple[str, str]:
     """Return path and query as they are found in a request's first line, where a fragment has no place."""
     found = _TARGET.fullmatch(target)
-    if found is None or any("\ud800" <= character <= "\udfff" for character in target):
-        # What the command line could not decode is no text.
-        raise CannotExplain("path", f"cannot be read; give a path such as {DEFAULT_PATH}")
+    if found is None or not is_text(target):
+        raise CannotAnswer("path", f"cannot be read; give a path such as {DEFAULT_PATH}")
     return found["path"], found["query"] or ""
 
 
@@ -165,32 +120,16 @@ def describe(explained: Explained, rooms: Sequence[Room] | None = None) -> dict[
     `rooms` are the decision's limits as they stand, in its order; without them each counts as untouched.
     """
     principal, outcome = explained.principal, explained.outcome
-    told = {"path": explained.path, "principal": _describe_principal(principal)}
+    told = {"path": explained.path, "principal": describe_principal(principal)}
     if isinstance(outcome, Rejection):
         return {**told, **_describe_rejection(outcome, principal)}
     return {**told, **_describe_decision(outcome, explained.upstreams, rooms)}
 
 
-def _describe_principal(principal: Principal) -> dict[str, Any]:
-    return {
-        "organization": principal.organization,
-        "project": principal.project,
-        "owner": principal.owner or None,
-        "is_service_account": principal.is_service_account,
-        "key": principal.key or None,
-        "policies": [{"level": applied.level, "policy": applied.name} for applied in principal.policies],
-    }
-
-
-def _applied(principal: Principal, policy: str | None) -> dict[str, Any]:
-    """Return a policy with the levels at which it applies, outermost first."""
-    return {"policy": policy, "levels": [applied.level for applied in principal.policies if applied.name == policy]}
-
-
 def _describe_rejection(rejection: Rejection, principal: Principal) -> dict[str, Any]:
     told = {"verdict": "refused", "status": status_of(rejection), **json.loads(error_object(rejection))}
     if isinstance(rejection, PolicyViolation | Forbidden) and rejection.policies:
-        policies = [_applied(principal, name) for name in rejection.policies]
+        policies = [describe_applied(principal, name) for name in rejection.policies]
         told["refused_by"] = {"parameter": rejection.param, **_broken(rejection), "policies": policies}
     return told
 
@@ -221,7 +160,7 @@ def _describe_decision(
 
 def _describe_verdict(decision: Decision, rooms: Sequence[Room] | None) -> dict[str, Any]:
     """Say whether the request is served: by its limits as they stand, else by whether it ever fits them."""
-    full = [room for room in rooms or _untouched(decision) if not room.fits]
+    full = [room for room in rooms or _untouched(decision) if room.refuses]
     blocking = [room for room in full if room.bound.is_taken_by_hits or not _may_be_hit(decision)]
     if blocking:
         refusal = refuse(blocking)
@@ -249,7 +188,7 @@ def _blamed(refusal: Refusal, decision: Decision) -> dict[str, Any]:
     bound = refusal.room.bound
     return {
         "limit": bound.name,
-        "policies": [_applied(decision.principal, bound.policy)],
+        "policies": [describe_applied(decision.principal, bound.policy)],
         "retry_after_seconds": refusal.retry_after_seconds,
     }
 
@@ -260,7 +199,7 @@ def _describe_adjustment(adjustment: Adjustment, principal: Principal) -> dict[s
         "from": adjustment.before,
         "to": adjustment.after,
         "rule": adjustment.action,
-        **_applied(principal, adjustment.policy),
+        **describe_applied(principal, adjustment.policy),
     }
 
 
@@ -288,36 +227,17 @@ def _describe_limits(decision: Decision, rooms: Sequence[Room] | None) -> list[d
 
 
 def _describe_limit(room: Room, principal: Principal) -> dict[str, Any]:
-    bound, limit = room.bound, room.bound.limit
-    per = "" if limit.per is None else f" per {limit.per}"
     return {
-        "name": bound.name,
-        **_applied(principal, bound.policy),
-        "quota": quota_words(bound) + per,
-        "of": limit.of,
-        "limit": limit.limit,
-        "per": limit.per,
-        "burst": limit.burst,
-        "whose": level_words(bound),
-        "scope": dict(zip(limit.by, bound.scope, strict=True)),
-        "asks": _amount(bound, bound.ask),
+        **describe_limit(room.bound, principal),
+        "asks": amount(room.bound, room.bound.ask),
         "can_ever_fit": room.can_ever_fit,
     }
-
-
-def _amount(bound: BoundLimit, count: int) -> float:
-    """Return a count in the unit in which the limit is configured: USD for micro-dollars."""
-    scale = bound.named.quantity.count(1)
-    return count if scale == 1 else count / scale
 
 
 def _describe_room(room: Room) -> dict[str, Any]:
     wait = room.wait_milliseconds
     return {
-        "used": _amount(room.bound, room.level.spent),
-        "held": _amount(room.bound, room.level.held),
-        "left": _amount(room.bound, room.left),
-        "reset_seconds": ceil_seconds(room.reset_milliseconds),
+        **describe_room(room),
         "fits": room.fits,
         "fits_in_seconds": None if wait is None else ceil_seconds(wait),
     }
@@ -329,7 +249,7 @@ def _describe_cache(decision: Decision) -> dict[str, Any]:
         "verdict": "keyed" if isinstance(plan, Keyed) else "bypass",
         "reason": _cache_reason(decision),
         "scope": policy.cache.scope,
-        **_applied(decision.principal, policy.cache_policy),
+        **describe_applied(decision.principal, policy.cache_policy),
         "only_if_cached": plan.only_if_cached,
     }
     match plan:

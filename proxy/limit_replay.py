@@ -51,7 +51,7 @@ class LimitReplay:
         counts = tuple(count_of(bound, self._keys, lambda unit: self._span(unit, started)) for bound in limits)
         verdict = self._levels.admit(counts, hits=hits, now=started)
         if verdict is Verdict.REFUSED:
-            return refuse([room for room in self._rooms(counts, started) if not room.fits])
+            return refuse([room for room in self._rooms(counts, started) if room.refuses])
         take = taken if hits is Hits.NO else taken_by_hit
         amounts = [take(each.bound, charged) for each in counts]
         heappush(self._ends, (max(started, ended), next(self._numbers), counts, verdict, amounts))

@@ -53,7 +53,7 @@ class LocalLimits:
         verdict = Verdict.HIT if hits is Hits.ONLY else Verdict.ADMITTED
         for count in counts:
             is_for_misses = count.bound.taking is Taking.MISS
-            if (hits is Hits.ONLY and is_for_misses) or self._fits(count, now):
+            if (hits is Hits.ONLY and is_for_misses) or count.bound.is_observed or self._fits(count, now):
                 continue
             if hits is Hits.NO or not is_for_misses:
                 return Verdict.REFUSED
@@ -107,5 +107,5 @@ class LocalLimits:
 def _taken(bound: BoundLimit, verdict: Verdict) -> tuple[int, int]:
     """Return what an admission spends of a limit, and what it holds."""
     if verdict is Verdict.ADMITTED and bound.taking is Taking.SPEND:
-        return bound.ask, 0
-    return 0, bound.ask if verdict is Verdict.ADMITTED or bound.taking is not Taking.MISS else 0
+        return bound.takes, 0
+    return 0, bound.takes if verdict is Verdict.ADMITTED or bound.taking is not Taking.MISS else 0

@@ -264,6 +264,11 @@ class Metrics:
             "Requests that a limit refused.",
             *("policy", "limit"),
         )
+        self.observed_refusals_total = self._counter(
+            "observed_refusals_total",
+            "Requests that a limit with mode observe would have refused.",
+            *("policy", "limit"),
+        )
         self.reservations_outstanding = self._gauge(
             "reservations_outstanding",
             "Requests that are admitted and not yet settled.",

@@ -48,7 +48,7 @@ ACTIONS: Final[Mapping[Action, str]] = {
     Action.STRIP: "Spaces were taken off the end of texts.",
     Action.ADD: "A rule's texts were added to what was sent.",
     Action.PSEUDONYMISE: "A keyed hash was written in place of the end user.",
-    Action.REJECT: "Only of rules that are observed: the request would have been refused.",
+    Action.REJECT: "Only of rules and limits that are observed: the request would have been refused.",
 }
 """What each action of an adjustment means."""
 

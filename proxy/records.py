@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from policies.charges import Charged, WorstCase
     from policies.decision import Decision
     from policies.principals import Principal
-    from policies.requests.asked import AskedRequest
+    from policies.requests.asked import Adjustment, AskedRequest
     from proxy.exchange import Exchange
 
 USAGE_FILE_NAME: Final = "usage.jsonl"
@@ -149,16 +149,16 @@ def saved_microdollars(exchange: Exchange) -> int:
 
 def _request_facts(exchange: Exchange) -> dict[str, Any]:
     if exchange.decision is not None:
-        return _decision_facts(exchange.decision)
+        return _decision_facts(exchange.decision, exchange.observed_refusals)
     return _NOTHING_ASKED if exchange.asked is None else _refused_facts(exchange.asked, exchange.model)
 
 
-def _decision_facts(decision: Decision) -> dict[str, Any]:
+def _decision_facts(decision: Decision, observed_refusals: tuple[Adjustment, ...]) -> dict[str, Any]:
     return {
         **_asked_facts(decision.asked, decision.model),
         **_input_facts(decision.effective, decision.worst_case),
         "adjustments": recorded_adjustments(decision.adjustments),
-        "observed": recorded_adjustments(decision.observed),
+        "observed": recorded_adjustments((*decision.observed, *observed_refusals)),
     }
 
 

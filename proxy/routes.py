@@ -13,7 +13,7 @@ from urllib.parse import unquote
 from policies.errors import MethodNotAllowed, UnknownRoute
 from policies.requests.api_version import read_api_version
 from policies.requests.asked import Dialect, Endpoint
-from proxy import listings
+from proxy import listings, me
 from proxy.exchange import Outcome
 from proxy.handler import Generation, generate
 
@@ -69,10 +69,18 @@ class Generates:
 def _lists(listing: Callable[..., bytes]) -> Callable[[Call], Awaitable[None]]:
     async def answer(call: Call) -> None:
         body = listing(call.request, call.exchange, call.snapshot, call.model)
-        call.exchange.outcome = Outcome.COMPLETED
-        await call.writer.respond(200, [("Content-Type", "application/json"), ("Cache-Control", "no-store")], body)
+        await _respond(call, body)
 
     return answer
+
+
+async def _tell_me(call: Call) -> None:
+    await _respond(call, await me.me(call.request, call.exchange, call.snapshot))
+
+
+async def _respond(call: Call, body: bytes) -> None:
+    call.exchange.outcome = Outcome.COMPLETED
+    await call.writer.respond(200, [("Content-Type", "application/json"), ("Cache-Control", "no-store")], body)
 
 
 _MODEL = "{model}"
@@ -100,6 +108,7 @@ ROUTES = (
     Route("GET", f"/openai/v1/models/{_MODEL}", _lists(listings.model)),
     Route("GET", "/openai/models", _lists(listings.azure_models)),
     Route("GET", f"/openai/models/{_MODEL}", _lists(listings.azure_model)),
+    Route("GET", "/v1/tidegate/me", _tell_me),
     Route("GET", HEALTH, _lists(listings.health)),
 )
 

@@ -26,6 +26,10 @@ MOST_CANDIDATES: Final = 10**15
 """Numbers of candidates above it are taken as this: more than any limit tells apart."""
 
 
+ALSO_CALLED: Final = {"n": "n_cmpl"}
+"""Parameters that a server calls otherwise too: a rule on one is a rule on the other, where a client sends it."""
+
+
 def is_ceiling(value: Any) -> bool:  # noqa: ANN401  any JSON value
     """Tell whether a value bounds anything: a whole number from 0. Servers take -1 and nonsense for no bound."""
     return type(value) in {int, float} and value >= 0 and value % 1 == 0
@@ -49,6 +53,13 @@ def widest_ceiling(fields: Mapping[str, Any], own: int | None) -> int | None:
             return None
         widest = max(widest, int(value))
     return widest
+
+
+def find_unreadable_multiplier(fields: Mapping[str, Any]) -> str | None:
+    """Return the name of a multiplier of candidates that is no whole number, which some server may read as one."""
+    return next(
+        (name for name in CANDIDATE_NAMES if (value := fields.get(name)) is not None and not is_ceiling(value)), None
+    )
 
 
 def widest_candidates(fields: Mapping[str, Any], own: int, prompts: int, names: Iterable[str] = CANDIDATE_NAMES) -> int:

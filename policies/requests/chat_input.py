@@ -23,6 +23,8 @@ _TYPES: Final = PartTypes(
     untyped=frozenset({"text", "refusal", "image_url", "input_audio", "file"}),
 )
 _PARTS: Final = frozenset({"content"})
+_SPEAKERS: Final = ("user", "assistant", "system", "developer")
+"""Roles whose contents templates write as they are; what a tool answered, some write as JSON, which is longer."""
 
 
 def chat_input_size(
@@ -39,7 +41,7 @@ def chat_input_size(
     """
     meter = InputMeter(_TYPES)
     for message in messages:
-        meter.add_members(message, _PARTS)
+        meter.add_members(message, _PARTS, is_verbatim=message.get("role") in _SPEAKERS)
     is_open = is_open or any(map(_names_more, messages)) or _is_more_than_texts(prediction)
     return meter.size(texts=len(messages), other_bytes=other_bytes, is_open=is_open)
 

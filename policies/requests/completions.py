@@ -101,7 +101,7 @@ class CompletionRequest(ChoicesRequest):
         prompt = DEFAULT_PROMPT if self.prompt is None else self.prompt
         texts = texts_of(prompt) if self.suffix is None else (*texts_of(prompt), self.suffix)
         text_bytes = utf8_bytes(texts) + self.other_input_bytes(fields)
-        return InputSize(count_token_ids(prompt), text_bytes, len(texts))
+        return InputSize(count_token_ids(prompt), text_bytes, len(texts), verbatim=tuple(texts))
 
     def echo_size(self) -> InputSize:
         """Every prompt n times, when `echo` asks for it."""

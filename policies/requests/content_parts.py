@@ -61,33 +61,41 @@ class PartTypes:
 class InputMeter:
     """Adds up what an input consists of."""
 
-    __slots__ = ("_audio_bytes", "_images", "_is_open", "_texts", "_types", "_values")
+    __slots__ = ("_audio_bytes", "_images", "_is_open", "_texts", "_types", "_values", "_verbatim")
 
     def __init__(self, types: PartTypes) -> None:
         self._types = types
         self._texts: list[str] = []
+        self._verbatim: list[str] = []
         self._values: list[Any] = []
         self._images = 0
         self._audio_bytes = 0
         self._is_open = False
 
     def add(self, value: Any) -> None:  # noqa: ANN401  any JSON value
-        """Count a value by its bytes."""
+        """Count a value by its bytes; the model reads a text as it is."""
         if type(value) is str:
-            self._texts.append(value)
+            self._verbatim.append(value)
         elif value is not None:
             self._values.append(value)
 
-    def add_members(self, item: Mapping[str, Any], parts: frozenset[str]) -> None:
-        """Count an object's members by their bytes, but those lists that hold parts part by part."""
+    def add_members(self, item: Mapping[str, Any], parts: frozenset[str], *, is_verbatim: bool) -> None:
+        """Count an object's members by their bytes, but those lists that hold parts part by part.
+
+        Where `is_verbatim`, the model reads the texts of parts, and of members that would hold them, as they are.
+        """
+        before = len(self._verbatim)
         self._texts.extend(item)
         for name, value in item.items():
             if type(value) is str:
-                self._texts.append(value)
+                (self._verbatim if name in parts else self._texts).append(value)
             elif name in parts and type(value) is list:
                 self.add_parts(value)
             else:
                 self.add(value)
+        if not is_verbatim:
+            self._texts += self._verbatim[before:]
+            del self._verbatim[before:]
 
     def add_parts(self, parts: Iterable[Any]) -> None:
         """Count parts, each as what its type says it is."""
@@ -103,7 +111,7 @@ class InputMeter:
         if type(kind) is not str:
             self._add_other(part)
         elif kind in types.texts and len(part) == _BARE_PART_MEMBERS and type(part.get(_TEXT)) is str:
-            self._texts.append(part[_TEXT])
+            self._verbatim.append(part[_TEXT])
         elif kind in types.images:
             self.add_image(part, *types.images[kind])
             self._is_open = self._is_open or _has_any(part, _MEDIA_ELSEWHERE)
@@ -131,11 +139,14 @@ class InputMeter:
         Open where `is_open` says so already, and where a part is only named.
         """
         return InputSize(
-            text_bytes=utf8_bytes(self._texts) + (json_bytes(self._values) if self._values else 0) + other_bytes,
+            text_bytes=utf8_bytes([*self._texts, *self._verbatim])
+            + (json_bytes(self._values) if self._values else 0)
+            + other_bytes,
             texts=texts,
             images=self._images,
             audio_bytes=self._audio_bytes,
             is_open=is_open or self._is_open,
+            verbatim=tuple(self._verbatim),
         )
 
 

@@ -76,4 +76,5 @@ class EmbeddingRequest(EndpointRequest):
     def input_size(self, fields: Mapping[str, Any]) -> InputSize:
         """Every input, and unknown members."""
         texts = texts_of(self.input)
-        return InputSize(count_token_ids(self.input), utf8_bytes(texts) + self.other_input_bytes(fields), len(texts))
+        text_bytes = utf8_bytes(texts) + self.other_input_bytes(fields)
+        return InputSize(count_token_ids(self.input), text_bytes, len(texts), verbatim=tuple(texts))

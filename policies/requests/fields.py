@@ -33,7 +33,7 @@ MAX_STOPS = 4
 """Most texts that `stop` takes."""
 _MAX_BIAS = 100
 _TOKEN_ID = re.compile(r"\d+", re.ASCII)
-_INPUT = "a string, an array of strings, an array of token ids, or an array of arrays of token ids; none of them empty"
+_INPUT = "a string, an array of strings, an array of token ids, or an array of arrays of token ids; no array empty"
 _STOPS = f"a string, or an array of at most {MAX_STOPS} strings"
 _BIASES = f"an object whose keys are token ids and whose values are numbers from -{_MAX_BIAS} to {_MAX_BIAS}"
 _SHOWN_CHARACTERS = 60

@@ -20,7 +20,8 @@ class InputSize(msgspec.Struct, frozen=True):
     """What an input consists of.
 
     `token_ids` are tokens already; `text_bytes` are the UTF-8 bytes of everything that is read as text, `texts` the
-    messages or prompts it stands in; images and the base64 of sounds are in none of these. `is_open`: there is more,
+    messages or prompts it stands in; images and the base64 of sounds are in none of these. `verbatim` are the texts
+    among those bytes that the model reads as they are, so that a tokenizer can count them. `is_open`: there is more,
     which is only named here, such as what the upstream has kept.
     """
 
@@ -30,6 +31,7 @@ class InputSize(msgspec.Struct, frozen=True):
     images: int = 0
     audio_bytes: int = 0
     is_open: bool = False
+    verbatim: tuple[str, ...] = ()
 
 
 def utf8_bytes(texts: Collection[str]) -> int:

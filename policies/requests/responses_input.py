@@ -26,6 +26,8 @@ _TYPES: Final = PartTypes(
 _PARTS: Final = frozenset({"content", "output", "summary"})
 _SCREENSHOT: Final = frozenset({"type", "image_url"})
 """Members by which an output that is an object is told to be a part by itself."""
+_MESSAGES: Final = (None, "message")
+"""Types of items whose texts are read as they are."""
 _NAMED_ITEMS: Final = ("item_reference", "code_interpreter_call", "compaction", "file_search_call", "web_search_call")
 """Items that stand for what the upstream keeps: more than their bytes."""
 
@@ -56,7 +58,7 @@ def _add_item(meter: InputMeter, item: Mapping[str, Any]) -> None:
     output = item.get("output")
     if type(output) is dict and not _SCREENSHOT.isdisjoint(output):
         item = {**item, "output": [output]}
-    meter.add_members(item, _PARTS)
+    meter.add_members(item, _PARTS, is_verbatim=item.get("type") in _MESSAGES)
 
 
 def _is_named(item: Mapping[str, Any]) -> bool:

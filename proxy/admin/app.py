@@ -20,6 +20,7 @@ from aiohttp import web
 from policies.errors import InvalidRequest, MethodNotAllowed, Rejection, Unauthenticated, UnknownRoute
 from proxy.admin.answers import error_answer, json_answer
 from proxy.admin.explain import Running, explain_route
+from proxy.admin.limits import limits_route
 from proxy.credentials import digest
 from proxy.errors import GatewayError
 from proxy.metrics import CONTENT_TYPE
@@ -100,7 +101,8 @@ def control_plane(gateway: Gateway, access: Access) -> web.Application:
     )
     app[_GATEWAY] = gateway
     app[_ACCESS] = access
-    app.router.add_routes([*(web.get(path, handler) for path, handler in _OPEN), explain_route(gateway)])
+    app.router.add_routes(web.get(path, handler) for path, handler in _OPEN)
+    app.router.add_routes([explain_route(gateway), limits_route(gateway)])
     return app
 
 

@@ -17,7 +17,8 @@ from policies.requests.body import decode_body, encode_body
 from policies.requests.media import check_media
 from proxy.admin.answers import json_answer
 from proxy.config_references import suggest
-from proxy.explanation import DEFAULT_PATH, CannotExplain, Question, describe, explain
+from proxy.explanation import DEFAULT_PATH, Question, describe, explain
+from proxy.named_principal import CannotAnswer
 from proxy.server import ServedRequest
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ def _explain(configuration: Configuration, raw: bytes) -> tuple[Asked, Explained
     asked = _read(decode_body(raw, max_depth=configuration.bounds.json_depth + 1))
     try:
         return asked, explain(configuration, asked.question)
-    except CannotExplain as error:
+    except CannotAnswer as error:
         raise InvalidRequest(f"{error.member}: {error.reason}.", param=error.member) from None
 
 

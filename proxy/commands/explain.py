@@ -8,24 +8,21 @@ from __future__ import annotations
 import asyncio
 import errno
 import sys
-import textwrap
 from argparse import RawDescriptionHelpFormatter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from proxy.commands.table import WIDTH, cut, lay_out, printable
+from proxy.commands.table import INDENT, LABEL_WIDTH, WIDTH, cut, labelled, printable, section, wrapped
+from proxy.commands.wording import amount_words, as_json, duration_words, principal_words
 from proxy.config_file import DEFAULT_NAME, default_path, load
 
 if TYPE_CHECKING:
     from argparse import Namespace
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
-    from policies.limits import BoundLimit
-    from policies.room import Room
     from proxy.commands.parsers import Subparsers
-    from proxy.config import Configuration
     from proxy.explanation import Question
 
 _REFUSED = 1
@@ -39,11 +36,8 @@ examples:
 exit status: 0 served, 1 refused, 2 misused
 """
 
-_LABEL_WIDTH = 13
-_INDENT = "  "
 _NONE = "–"
 _FIRST_IS_DRAWN = "The first is drawn by its share for each request; the others are tried when it fails."
-_UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -77,8 +71,10 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def run(arguments: Namespace) -> int:
     """Print the decision on a request; 1 where it is refused."""
-    from proxy.errors import StoreUnavailable  # noqa: PLC0415  other commands need no decision
-    from proxy.explanation import CannotExplain, describe, explain  # noqa: PLC0415
+    from proxy.commands.live import look_live  # noqa: PLC0415  other commands need no decision
+    from proxy.errors import StoreUnavailable  # noqa: PLC0415
+    from proxy.explanation import describe, explain  # noqa: PLC0415
+    from proxy.named_principal import CannotAnswer  # noqa: PLC0415
 
     path = arguments.config or default_path()
     if path is None:
@@ -86,8 +82,8 @@ def run(arguments: Namespace) -> int:
     configuration = load(path)
     try:
         explained = explain(configuration, _question(arguments, configuration.bounds.body_bytes))
-        rooms = asyncio.run(_look(configuration, explained.limits)) if arguments.live else None
-    except CannotExplain as error:
+        rooms = asyncio.run(look_live(configuration, explained.limits)) if arguments.live else None
+    except CannotAnswer as error:
         return _misused(f"--{error.member}: {error.reason}")
     except StoreUnavailable as error:
         return _misused(f"--live: {error.message}")
@@ -97,7 +93,7 @@ def run(arguments: Namespace) -> int:
             f"{arguments.request} cannot be read: {said}; give a file with a JSON body, or - for standard input"
         )
     told = describe(explained, rooms)
-    print(_as_json(told) if arguments.json else "\n".join(as_lines(told)))
+    print(as_json(told) if arguments.json else "\n".join(as_lines(told)))
     return _REFUSED if told["verdict"] == "refused" else 0
 
 
@@ -129,101 +125,43 @@ def _body(name: str, most_bytes: int) -> bytes:
         return file.read(most_bytes + 1)
 
 
-async def _look(configuration: Configuration, limits: Sequence[BoundLimit]) -> Sequence[Room]:
-    """Ask the store of the gateway that runs by this configuration. Raises StoreUnavailable."""
-    from proxy import logs  # noqa: PLC0415  likewise
-    from proxy.errors import StoreUnavailable  # noqa: PLC0415
-    from proxy.metrics import Metrics  # noqa: PLC0415
-    from proxy.store.connection import Store  # noqa: PLC0415
-    from proxy.store.embedded import Purpose, find_url  # noqa: PLC0415
-    from proxy.store.rooms import look  # noqa: PLC0415
-
-    url = configuration.state_url or find_url(Purpose.STATE, configuration.data_dir)
-    if url is None:
-        raise StoreUnavailable(f"no gateway runs on data_dir {configuration.data_dir}; start it, or leave out --live")
-    logs.silence()
-    try:
-        store = Store(url, name=Purpose.STATE.value, metrics=Metrics())
-    except ValueError as error:
-        raise StoreUnavailable(f"`state`: {error}") from error
-    await store.start()
-    try:
-        return await look(store, configuration.organization.id, configuration.organization.zone, limits)
-    finally:
-        await store.close()
-
-
-def _as_json(told: dict[str, Any]) -> str:
-    """Write with the encoder that writes bodies: numbers look as they are forwarded."""
-    return msgspec.json.format(msgspec.json.encode(told), indent=2).decode()
-
-
 def as_lines(told: dict[str, Any]) -> Iterator[str]:
     """Write for people what `describe` returns."""
     yield from _head(told)
     if "model" not in told:  # refused before anything came of it
         return
-    yield from _section(
-        "effective request", ((name, _json(value)) for name, value in told["effective_request"].items())
-    )
-    yield from _section("adjustments", _adjustments(told["adjustments"]))
+    yield from section("effective request", ((name, _json(value)) for name, value in told["effective_request"].items()))
+    yield from section("adjustments", _adjustments(told["adjustments"]))
     if told["observed"]:
-        yield from _section("observed: what rules in mode observe would have done", _adjustments(told["observed"]))
+        yield from section("observed: what rules in mode observe would have done", _adjustments(told["observed"]))
     if told["advisories"]:
         yield from ("", "advice")
         for each in told["advisories"]:
-            yield from _wrapped(f"{each['advisory']}: {each['advice']}", _INDENT)
-    yield from _section("worst case", _worst_case(told["worst_case"]), right=range(7))
-    yield from _section("limits", _limits(told["limits"]), right=(3,))
+            yield from wrapped(f"{each['advisory']}: {each['advice']}", INDENT)
+    yield from section("worst case", _worst_case(told["worst_case"]), right=range(7))
+    yield from section("limits", _limits(told["limits"]), right=(3,))
     if any("now" in limit for limit in told["limits"]):
-        yield from _section("limits now", _limits_now(told["limits"]), right=(1, 2, 3, 4))
+        yield from section("limits now", _limits_now(told["limits"]), right=(1, 2, 3, 4))
     yield ""
-    yield from _labelled("cache", _cache(told["cache"]))
-    yield from _section("route", _route(told["deployments"]), right=(0, 4, 5))
+    yield from labelled("cache", _cache(told["cache"]))
+    yield from section("route", _route(told["deployments"]), right=(0, 4, 5))
     if len(told["deployments"]) > 1:
-        yield _INDENT + _FIRST_IS_DRAWN
+        yield INDENT + _FIRST_IS_DRAWN
     for words, named in (("Added, and kept from the client", "adds"), ("Left out", "leaves_out")):
         yield from _sent_otherwise(words, {each["upstream"]: each[named] for each in told["deployments"]})
-
-
-def _section(title: str, rows: Iterable[Sequence[str]], right: Sequence[int] = ()) -> Iterator[str]:
-    listed = list(rows)
-    yield ""
-    if not listed:
-        yield from _labelled(title, ["none"])
-        return
-    yield title
-    yield from lay_out(listed, right=right, indent=_INDENT)
-
-
-def _labelled(label: str, texts: Iterable[str]) -> Iterator[str]:
-    lines = (line for text in texts for line in _wrapped(text, " " * _LABEL_WIDTH))
-    for position, line in enumerate(lines):
-        yield line if position else label.ljust(_LABEL_WIDTH) + line[_LABEL_WIDTH:]
-
-
-def _wrapped(text: str, indent: str) -> list[str]:
-    return textwrap.wrap(printable(text), WIDTH, initial_indent=indent, subsequent_indent=indent)
 
 
 def _head(told: dict[str, Any]) -> Iterator[str]:
     who = told["principal"]
     levels = (f"{applied['policy']} ({applied['level']})" for applied in who["policies"])
-    yield from _labelled("request", [cut(f"POST {printable(told['path'])}", WIDTH - _LABEL_WIDTH)])
-    yield from _labelled("sender", [_sender(who)])
-    yield from _labelled("policies", [", ".join(levels) or "none"])
-    yield from _labelled("verdict", _verdict(told))
+    yield from labelled("request", [cut(f"POST {printable(told['path'])}", WIDTH - LABEL_WIDTH)])
+    yield from labelled("sender", [principal_words(who)])
+    yield from labelled("policies", [", ".join(levels) or "none"])
+    yield from labelled("verdict", _verdict(told))
     if "model" in told:
         model = told["model"]
         asked = "" if model["asked"] == model["name"] else f" (asked for as {model['asked']})"
-        yield from _labelled("model", [model["name"] + asked])
-
-
-def _sender(who: dict[str, Any]) -> str:
-    kind = "service account" if who["is_service_account"] else "user"
-    owner = f"{kind} {who['owner']}" if who["owner"] else "somebody"
-    key = f"key {who['key']} of {owner}" if who["key"] else f"{owner} without a key"
-    return f"{key}, project {who['project']}, organization {who['organization']}"
+        yield from labelled("model", [model["name"] + asked])
 
 
 def _verdict(told: dict[str, Any]) -> Iterator[str]:
@@ -273,36 +211,27 @@ def _limits(limits: Sequence[dict[str, Any]]) -> Iterator[Sequence[str]]:
     if limits:
         yield "limit", "quota", "for", "asks", "fits", "policy"
     for each in limits:
-        fits = "yes" if each["can_ever_fit"] else "never"
-        yield each["name"], each["quota"], each["whose"], _amount(each, each["asks"]), fits, each["policy"]
+        fits = _with_mode(each, "yes" if each["can_ever_fit"] else "never")
+        yield each["name"], each["quota"], each["whose"], amount_words(each, each["asks"]), fits, each["policy"]
 
 
 def _limits_now(limits: Sequence[dict[str, Any]]) -> Iterator[Sequence[str]]:
     yield "limit", "used", "held", "left", "resets in", "fits"
     for each in limits:
         now = each["now"]
-        amounts = (_amount(each, now[name]) for name in ("used", "held", "left"))
-        yield each["name"], *amounts, _duration(now["reset_seconds"]), _fits(now)
+        amounts = (amount_words(each, now[name]) for name in ("used", "held", "left"))
+        yield each["name"], *amounts, duration_words(now["reset_seconds"]), _with_mode(each, _fits(now))
 
 
-def _amount(limit: dict[str, Any], amount: float) -> str:
-    return f"{amount:.6f}" if limit["of"] == "usd" else str(amount)
+def _with_mode(limit: dict[str, Any], fits: str) -> str:
+    """Mark a limit that is in nobody's way."""
+    return f"{fits}, observed" if limit["mode"] == "observe" else fits
 
 
 def _fits(now: dict[str, Any]) -> str:
     if now["fits"]:
         return "now"
-    return "never" if now["fits_in_seconds"] is None else f"in {_duration(now['fits_in_seconds'])}"
-
-
-def _duration(seconds: int) -> str:
-    """Write seconds in the two largest units that there are of them: `2 h 5 min`."""
-    parts: list[str] = []
-    for unit, size in _UNITS:
-        count, seconds = divmod(seconds, size)
-        if count:
-            parts.append(f"{count} {unit}")
-    return " ".join(parts[:2]) or "0 s"
+    return "never" if now["fits_in_seconds"] is None else f"in {duration_words(now['fits_in_seconds'])}"
 
 
 def _cache(cache: dict[str, Any]) -> Iterator[str]:
@@ -310,14 +239,14 @@ def _cache(cache: dict[str, Any]) -> Iterator[str]:
     if cache["verdict"] == "bypass":
         yield f"bypass: {cache['reason']}; {source}"
     else:
-        yield f"keyed: {cache['reason']}, kept for {_duration(cache['ttl_seconds'])}; {source}"
+        yield f"keyed: {cache['reason']}, kept for {duration_words(cache['ttl_seconds'])}; {source}"
         yield f"key {cache['key']}"
         if not cache["look_up"]:
             yield "not looked up: the request says no-cache"
         if not cache["store"]:
             yield "not stored: the request says no-store"
         if cache["max_age_seconds"] is not None:
-            yield f"nothing older than {_duration(cache['max_age_seconds'])}: the request says max-age"
+            yield f"nothing older than {duration_words(cache['max_age_seconds'])}: the request says max-age"
     if cache["only_if_cached"]:
         yield "never upstream: the request says only-if-cached"
 
@@ -334,7 +263,7 @@ def _sent_otherwise(words: str, by_upstream: dict[str, list[str]]) -> Iterator[s
     names = dict.fromkeys(name for names in by_upstream.values() for name in names)
     for name in names:
         upstreams = ", ".join(upstream for upstream, names in by_upstream.items() if name in names)
-        yield from _wrapped(f"{words}: {name}, for {upstreams}.", _INDENT)
+        yield from wrapped(f"{words}: {name}, for {upstreams}.", INDENT)
 
 
 def _json(value: object) -> str:

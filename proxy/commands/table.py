@@ -1,18 +1,24 @@
-"""Rows of text as aligned columns for a terminal.
+"""Rows of text as aligned columns for a terminal, and the sections and labelled lines around them.
 
 Knows widths of characters and no command; what stands in the cells is not its business.
 """
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING, Final
 from unicodedata import combining, east_asian_width
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
 WIDTH: Final = 100
 """Columns of a terminal that everything fits in."""
+
+LABEL_WIDTH: Final = 13
+"""Columns that a label takes, the gap behind it included."""
+INDENT: Final = "  "
+"""In front of what stands below a title."""
 
 _GAP: Final = "  "
 _MICRODOLLARS_PER_USD: Final = 1_000_000
@@ -65,6 +71,29 @@ def lay_out(
     for row in shown:
         cells = (_fill(cell, widths[column], is_right=column in right) for column, cell in enumerate(row))
         yield (indent + _GAP.join(cells)).rstrip()
+
+
+def section(title: str, rows: Iterable[Sequence[str]], right: Sequence[int] = ()) -> Iterator[str]:
+    """Yield an empty line and a table below its title; where there are no rows, that it is none."""
+    listed = list(rows)
+    yield ""
+    if not listed:
+        yield from labelled(title, ["none"])
+        return
+    yield title
+    yield from lay_out(listed, right=right, indent=INDENT)
+
+
+def labelled(label: str, texts: Iterable[str]) -> Iterator[str]:
+    """Yield texts beside their label, each from a line of its own on."""
+    lines = (line for text in texts for line in wrapped(text, " " * LABEL_WIDTH))
+    for position, line in enumerate(lines):
+        yield line if position else label.ljust(LABEL_WIDTH) + line[LABEL_WIDTH:]
+
+
+def wrapped(text: str, indent: str) -> list[str]:
+    """Return the lines of a text, each behind an indent."""
+    return textwrap.wrap(printable(text), WIDTH, initial_indent=indent, subsequent_indent=indent)
 
 
 def _shown(cell: str, width: int) -> str:

@@ -116,11 +116,15 @@ class Settlement(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Reserved:
-    """Reply of `admit`: levels in the order of the counts, empty for a verdict that reads none."""
+    """Reply of `admit`: levels in the order of the counts, empty for a verdict that reads none.
+
+    `observed` are the counts of observed limits that had no room: their positions, and what was left before.
+    """
 
     verdict: Verdict
     now: int
     levels: tuple[Level, ...]
+    observed: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +265,11 @@ def may_be_forgotten(settlement: Settlement, age: int) -> bool:
 
 def read_admit(reply: Reply) -> Reserved:
     """Read the reply of an admission."""
-    return Reserved(Verdict(reply[0].decode()), reply[1], read_levels(reply))
+    if len(reply) == _HEAD:
+        return Reserved(Verdict(reply[0].decode()), reply[1], ())
+    numbers = map(int, reply[-1].split())
+    observed = tuple((number - 1, left) for number, left in zip(numbers, numbers, strict=True))
+    return Reserved(Verdict(reply[0].decode()), reply[1], read_levels(reply[:-1]), observed)
 
 
 def read_end(reply: Reply) -> tuple[str, tuple[Level, ...]]:
@@ -278,7 +286,8 @@ def read_levels(reply: Reply) -> tuple[Level, ...]:
 def _admit_arguments(count: Count) -> tuple[str | int, ...]:
     bound, tank = count.bound, count.bound.tank
     start, end = (0, 0) if count.span is None else (count.span.start, count.span.end)
-    return bound.taking.value, tank.capacity, tank.amount, tank.period, bound.ask, start, end
+    numbers = (tank.capacity, tank.amount, tank.period, bound.ask, bound.takes, start, end)
+    return bound.taking.value, bound.limit.mode, *numbers
 
 
 def _orphan(request_id: str, reply: list[Any]) -> Orphan:

@@ -36,7 +36,11 @@ _SECONDS_PER_HOUR: Final = 3_600
 
 
 def limit_headers(rooms: Sequence[Room], *, retry_after_seconds: int | None = None) -> Headers:
-    """Return the limit headers of an answer; on a refusal no reset is shorter than its Retry-After."""
+    """Return the limit headers of an answer; on a refusal no reset is shorter than its Retry-After.
+
+    Limits that are only observed are no client's business, and are left out.
+    """
+    rooms = [room for room in rooms if not room.bound.is_observed]
     if not rooms:
         return []
     headers: Headers = []

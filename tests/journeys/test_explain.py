@@ -134,5 +134,5 @@ def test_a_gateway_that_has_ended_is_told_in_one_line(gateway: Gateway) -> None:
     )
     assert (done.returncode, done.stdout) == (2, b"")
     assert done.stderr.decode() == (
-        f"tidegate explain: --live: no gateway runs on data_dir {gateway.data_dir}; start it, or leave out --live\n"
+        f"tidegate explain: --live: no gateway runs on data_dir {gateway.data_dir}; start it\n"
     )

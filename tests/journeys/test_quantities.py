@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from admitting import ORGANIZATION, held, records, spent
 from whole import configuration, whole_gateway
 
 if TYPE_CHECKING:
@@ -26,7 +27,8 @@ def limited(url: str, data_dir: Path, price: dict[str, float] | None = PRICE, **
     """One model with this price, and one limit, of which nothing refills while a test runs."""
     limits = [{"per": "365d", "by": ["user"], **limit}]
     models = {"m": {"deployments": [{"upstream": "only"}], "price": price}}
-    return configuration(url, data_dir, policies={"default": {"limits": limits}}, models=models)
+    policies = {"default": {"limits": limits}}
+    return configuration(url, data_dir, organization={"id": ORGANIZATION}, policies=policies, models=models)
 
 
 @pytest.mark.parametrize(
@@ -95,3 +97,71 @@ async def test_who_has_spent_all_is_still_served_from_the_cache(
         ]
     assert [answer.status for answer in answers] == [200, 429, 200, 429]
     assert len(upstream.served) == 1
+
+
+@pytest.mark.parametrize(
+    ("limit", "asked", "left"),
+    [
+        pytest.param({"of": "tokens", "limit": 60}, 27, 20, id="tokens"),
+        pytest.param({"of": "input_tokens", "limit": 20}, 7, 6, id="input tokens"),
+        pytest.param({"of": "output_tokens", "limit": 45}, 20, 19, id="output tokens"),
+        pytest.param({"of": "completions", "limit": 5}, 2, 1, id="completions"),
+        pytest.param({"of": "usd", "limit": 0.06}, 27_000, 20_000, id="usd, in micro-dollars"),
+        pytest.param({"of": "requests", "limit": 2}, 1, 0, id="requests"),
+    ],
+)
+async def test_an_observed_limit_lets_the_third_pass_and_tells_only_the_operator(
+    upstream: FakeUpstream, valkey: StoreServer, tmp_path: Path, limit: dict[str, Any], asked: int, left: int
+) -> None:
+    settings = limited(upstream.url, tmp_path, **limit, name="trial", mode="observe")
+    async with whole_gateway(settings, valkey.url) as whole:
+        answers = [(await whole.ask("POST", "/v1/completions", ASKED))[0] for _ in range(3)]
+        assert whole.metrics.observed_refusals_total.series() == [(["default", "trial"], 1)]
+    assert [answer.status for answer in answers] == [200, 200, 200]
+    assert [answer.header("ratelimit") for answer in answers] == [None] * 3
+    with valkey.client() as client:
+        [*before, third] = [json.loads(record)["observed"] for record in records(client)]
+    assert before == [[], []]
+    assert third == [{"parameter": "trial", "rule": "reject", "policy": "default", "before": asked, "after": left}]
+
+
+@pytest.mark.parametrize(
+    ("limit", "code", "said", "after"),
+    [
+        pytest.param({"of": "tokens", "limit": 39}, "rate_limit_exceeded", "0 left", 40, id="tokens"),
+        pytest.param({"of": "input_tokens", "limit": 8}, "rate_limit_exceeded", "0 left", 14, id="input tokens"),
+        pytest.param({"of": "output_tokens", "limit": 14}, "rate_limit_exceeded", "0 left", 26, id="output tokens"),
+        pytest.param({"of": "completions", "limit": 3}, "rate_limit_exceeded", "0 left", 4, id="completions"),
+        pytest.param({"of": "usd", "limit": 0.020001}, "insufficient_quota", "0 USD left", 40_000, id="usd"),
+    ],
+)
+async def test_what_is_settled_after_passes_while_a_unit_is_left(
+    upstream: FakeUpstream,
+    valkey: StoreServer,
+    tmp_path: Path,
+    limit: dict[str, Any],
+    code: str,
+    said: str,
+    after: int,
+) -> None:
+    """Nothing is held, so the second passes with one unit left, or a few, and what it takes beyond is counted."""
+    async with whole_gateway(limited(upstream.url, tmp_path, **limit, hold="none"), valkey.url) as whole:
+        *passed, refused = [(await whole.ask("POST", "/v1/completions", ASKED))[0] for _ in range(3)]
+    assert [answer.status for answer in (*passed, refused)] == [200, 200, 429]
+    error = json.loads(refused.body)["error"]
+    assert error["code"] == code
+    assert f"has no room for this request: {said}; it fits in" in error["message"]
+    assert int(refused.header("retry-after")) > 60
+    with valkey.client() as client:
+        assert (held(client), spent(client, limit["of"])) == (0, after)
+
+
+@pytest.mark.parametrize("settings", [{"hold": "none"}, {"mode": "observe"}], ids=["settled after", "observed"])
+async def test_where_nothing_has_to_be_held_no_ceiling_is_written(
+    upstream: FakeUpstream, valkey: StoreServer, tmp_path: Path, settings: dict[str, str]
+) -> None:
+    made = limited(upstream.url, tmp_path, of="tokens", limit=1_000, **settings)
+    async with whole_gateway(made, valkey.url) as whole:
+        answer, _ = await whole.ask("POST", "/v1/completions", {"model": "m", "prompt": [1, 2]})
+    assert answer.status == 200
+    assert "max_tokens" not in upstream.served[0].json()

@@ -6,7 +6,17 @@ from typing import Any
 import pytest
 
 from policies.catalog import Model, ModelSettings
-from policies.charges import NOTHING, Charged, Seen, charge, charge_of_hit, check_input, close_ceiling, worst_case
+from policies.charges import (
+    NOTHING,
+    Charged,
+    Seen,
+    charge,
+    charge_of_hit,
+    check_input,
+    close_ceiling,
+    worst_case,
+    worst_case_if_held,
+)
 from policies.errors import InvalidRequest
 from policies.requests.asked import EffectiveRequest, Endpoint
 from policies.requests.dialects import view_of
@@ -132,6 +142,24 @@ def test_a_ceiling_that_nothing_says_is_asked_for_by_naming_the_setting(settings
     with pytest.raises(InvalidRequest, match=r"models\.m\.max_output_tokens") as caught:
         close_ceiling(effective(Endpoint.CHAT), model(**settings))
     assert caught.value.param == "max_completion_tokens"
+
+
+@pytest.mark.parametrize(
+    ("request_", "settings", "output_tokens"),
+    [
+        pytest.param(effective(prompt=[1], n=2), {}, 32, id="the API's default for each candidate"),
+        pytest.param(effective(Endpoint.CHAT, n=2), {"max_output_tokens": 9}, 18, id="the model's for each"),
+        pytest.param(effective(Endpoint.CHAT), {}, 0, id="none where nothing says one"),
+        pytest.param(effective(prompt=[1], max_tokens=7), {}, 7, id="what the request says"),
+    ],
+)
+def test_what_a_limit_would_hold_of_a_request_that_none_holds(
+    request_: EffectiveRequest, settings: dict[str, int], output_tokens: int
+) -> None:
+    asked = model(**settings)
+    worst = worst_case(request_, asked)
+    held = worst_case_if_held(request_, asked, worst)
+    assert (held.input_tokens, held.output_tokens) == (worst.input_tokens, output_tokens)
 
 
 def test_an_input_that_is_only_named_needs_a_context_window_where_limits_count_it() -> None:
@@ -398,3 +426,11 @@ def test_a_charge_is_priced() -> None:
     priced = model(price={"input": 1.0, "output": 10.0, "cached_input": 0.0})
     charged = charge(ONE, priced, worst_case(ONE, priced), Seen(Usage(3, 9, 2), **SERVED))
     assert charged.cost_microdollars == 91
+
+
+def test_the_prompt_of_a_stream_that_was_left_is_charged_by_the_tokenizer() -> None:
+    counting = Model("m", model().settings, count_tokens=lambda texts: 3 * len(texts))
+    request = effective(prompt="x" * 100, max_tokens=10, stream=True)
+    seen = Seen(content_events=2, content_bytes=4, is_served=True, is_abandoned=True)
+    charged = charge(request, counting, worst_case(request, counting), seen)
+    assert (charged.input_tokens, charged.output_tokens, charged.known) == (3, 2, "counted")

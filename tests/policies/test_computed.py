@@ -100,6 +100,14 @@ def test_an_input_that_is_only_named_is_no_way_round_a_bound_on_it(named: AskedR
             ruled(named, policy_of({name: {"max": 100}}), model)
 
 
+@pytest.mark.parametrize("value", ["9", [9], 9.5, -1, True], ids=repr)
+@pytest.mark.parametrize("name", ["candidates", "worst_case_tokens"])
+def test_a_multiplier_that_some_server_may_read_otherwise_is_no_way_round_a_bound(name: str, value: object) -> None:
+    sent = {"messages": MESSAGES, "max_tokens": 5, "best_of": value}
+    with pytest.raises(PolicyViolation, match="has no bound, since the request has a best_of that is no whole number"):
+        ruled(ask(sent, Endpoint.CHAT), policy_of({name: {"max": 10_000}}))
+
+
 @pytest.mark.parametrize("value", [-1, {}, "5", 1.5], ids=repr)
 def test_a_ceiling_that_some_server_does_not_obey_is_no_way_round_a_bound_on_the_worst_case(value: object) -> None:
     with pytest.raises(PolicyViolation, match="has no bound, since the request gives no token ceiling"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from policies.cacheability import Bypass, Keyed
@@ -19,12 +21,15 @@ RULEBOOK = Rulebook(
     {
         "m": ModelSettings(deployments=DEPLOYMENTS, aliases=("davinci",), price=Price(input=1.0, output=2.0)),
         "other": ModelSettings(deployments=DEPLOYMENTS),
+        "single": ModelSettings(deployments=DEPLOYMENTS[:1]),
     },
     {
         "free": Policy(),
         "capped": Policy(parameters={"n": Rule(max=2, on_violation="clamp"), "best_of": Rule(max=3)}),
         "trimmed": Policy(parameters={"prompt": Rule(force="a")}),
         "counted": Policy(limits=(Limit(of="tokens", limit=1000, per="hour", by=("user",)),)),
+        "after": Policy(limits=(Limit(of="tokens", limit=1000, per="hour", by=("user",), hold="none"),)),
+        "watched": Policy(limits=(Limit(of="tokens", limit=1000, per="hour", by=("user",), mode="observe"),)),
     },
 )
 
@@ -75,6 +80,47 @@ def test_a_limit_that_holds_writes_the_ceiling_it_counts_on() -> None:
     assert decision.effective.fields["max_tokens"] == 16
     assert [(a.parameter, a.action) for a in decision.adjustments] == [("max_tokens", Action.DEFAULT)]
     assert [(bound.scope, bound.ask) for bound in decision.limits] == [(("alice",), decision.worst_case.tokens)]
+
+
+def test_a_limit_that_is_settled_after_leaves_the_ceiling_open() -> None:
+    decision = decided({}, "after")
+    assert decision.effective.fields.keys() == {"prompt"}
+    assert [(bound.ask, bound.takes) for bound in decision.limits] == [(1, 0)]
+
+
+@pytest.mark.parametrize(
+    ("fields", "ask"),
+    [
+        pytest.param({}, 28 + 16, id="the API's default where it is open"),  # 4 bytes + 8 + 16
+        pytest.param({"max_tokens": 5}, 28 + 5, id="and else what was sent"),
+    ],
+)
+def test_an_observed_limit_writes_no_ceiling_but_counts_on_it(fields: dict[str, object], ask: int) -> None:
+    decision = decided(fields, "watched")
+    assert decision.effective.fields.keys() == {"prompt", *fields}
+    assert [bound.ask for bound in decision.limits] == [ask]
+
+
+@pytest.mark.parametrize("policy", ["after", "watched"])
+def test_input_that_nobody_knows_is_no_matter_where_nothing_has_to_be_held(policy: str) -> None:
+    asked = read_request(
+        endpoint=Endpoint.RESPONSES,
+        dialect=Dialect.OPENAI,
+        fields={"model": "single", "input": "Hi", "previous_response_id": "resp_1"},
+        path_model=None,
+        api_version=None,
+    )
+    principal = Principal("org", "proj", "alice", "key", policies=(AppliedPolicy("key", policy),))
+    assert len(decide(asked, principal, RULEBOOK, cache_control=None, draw=0.0).limits) == 1
+    counted = replace(principal, policies=(AppliedPolicy("key", "counted"),))
+    with pytest.raises(InvalidRequest, match="context_window"):
+        decide(asked, counted, RULEBOOK, cache_control=None, draw=0.0)
+
+
+def test_a_limit_wants_multipliers_that_it_can_count() -> None:
+    with pytest.raises(InvalidRequest, match='n_cmpl is "99"; it must be a whole number, since a limit has to know'):
+        decided({"n_cmpl": "99"}, "counted")
+    assert decided({"n_cmpl": "99"}, "free").effective.fields["n_cmpl"] == "99"
 
 
 def test_what_was_normalised_is_told_before_what_policy_changed() -> None:

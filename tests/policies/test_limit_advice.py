@@ -40,6 +40,11 @@ def under(of: Any, limit: float, *, rules: dict[str, Rule] | None = None, **more
             under("completions", 3, rules={"n": Rule(min=4)}), "to completions and chat/completions", id="fewer than n"
         ),
         pytest.param(under("concurrency", 0), "lets no request pass", id="none at once"),
+        pytest.param(under("tokens", 0, mode="observe"), None, id="no tokens, only observed"),
+        pytest.param(under("tokens", 1, hold="none"), None, id="a token, and all is settled after"),
+        pytest.param(
+            under("tokens", 0, hold="none"), "lets no request pass: give it 1 or more", id="nothing left ever"
+        ),
     ],
 )
 def test_limits_that_nothing_can_pass(policy: EffectivePolicy, expected: str | None) -> None:
@@ -59,6 +64,7 @@ def test_a_model_that_asks_for_more_is_named() -> None:
         pytest.param(under("usd", 5), ["free"], id="all models, of which one has no price"),
         pytest.param(under("usd", 5, models=("priced",)), [], id="only the one with a price"),
         pytest.param(under("tokens", 5), [], id="tokens need none"),
+        pytest.param(under("usd", 5, hold="none"), ["free"], id="also where it is settled after"),
     ],
 )
 def test_models_without_a_price_are_named(policy: EffectivePolicy, expected: list[str]) -> None:
@@ -66,3 +72,8 @@ def test_models_without_a_price_are_named(policy: EffectivePolicy, expected: lis
     assert [
         f"every request for {name} is refused" in message for name, message in zip(expected, told, strict=True)
     ] == [True for _ in expected]
+
+
+def test_an_observed_limit_refuses_no_model_without_a_price() -> None:
+    [odd] = unpriced(under("usd", 5, mode="observe"), [FREE, PRICED])
+    assert "every request for free counts as nothing: give its price" in odd.message

@@ -12,6 +12,7 @@ from policies.limits import (
     BoundLimit,
     NamedLimit,
     bind_limits,
+    find_standings,
     level_words,
     made_name,
     needs_ceiling,
@@ -81,6 +82,8 @@ TOKENS = {"of": "tokens"}
 FULL = {"of": "tokens", "charge_hits": "full"}
 AT_ONCE = {"of": "concurrency", "per": None}
 USD = {"of": "usd", "limit": 0.5, "per": "month"}
+OBSERVED = {"mode": "observe"}
+AFTER = {"hold": "none"}
 
 
 @pytest.mark.parametrize(
@@ -94,7 +97,39 @@ USD = {"of": "usd", "limit": 0.5, "per": "month"}
 )
 def test_asks_and_takings(settings: dict[str, Any], ask: int, takes: int) -> None:
     bound = bind(NamedLimit("p", limit(**settings)))[0]
-    assert (bound.ask, taken(bound, Charged(5, 7, cost_microdollars=11))) == (ask, takes)
+    assert (bound.ask, bound.worst, taken(bound, Charged(5, 7, cost_microdollars=11))) == (ask, ask, takes)
+
+
+@pytest.mark.parametrize(
+    ("settings", "at_worst", "takes"),
+    [
+        pytest.param({**TOKENS, **AFTER}, 100, 12, id="tokens"),
+        pytest.param({**USD, **AFTER}, 500, 11, id="usd"),
+        pytest.param({"of": "completions", **AFTER}, 4, 2, id="completions"),
+    ],
+)
+def test_what_is_settled_after_wants_room_for_one_and_holds_nothing(
+    settings: dict[str, Any], at_worst: int, takes: int
+) -> None:
+    bound = bind(NamedLimit("p", limit(**settings)))[0]
+    charged = Charged(5, 7, cost_microdollars=11, completions=2)
+    assert (bound.ask, bound.takes, bound.at_worst, taken(bound, charged)) == (1, 0, at_worst, takes)
+    assert bound.taking == "miss"
+
+
+@pytest.mark.parametrize("of", ["requests", "concurrency"])
+def test_what_is_known_before_the_answer_cannot_be_settled_after(of: str) -> None:
+    with pytest.raises(ValueError, match=f"what {of} takes is known before the answer: leave `hold` out"):
+        limit(of=of, per=None if of == "concurrency" else "day", **AFTER)
+
+
+def test_an_observed_limit_asks_for_the_worst_case_that_it_would_hold() -> None:
+    held, observed = NamedLimit("p", limit(**TOKENS)), NamedLimit("p", limit(**TOKENS, **OBSERVED, name="seen"))
+    bound = bind_limits([held, observed], ALICE, MODEL, None, WORST, observed_worst=WorstCase(30, 500, 0))
+    assert [(each.is_observed, each.ask, each.takes, each.at_worst) for each in bound] == [
+        (False, 100, 100, 100),
+        (True, 530, 530, 530),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -118,6 +153,9 @@ def test_limits_are_counted_in_whole_units(settings: dict[str, Any], quota: int,
         pytest.param({}, "local", id="requests are counted here"),
         pytest.param(USD, "deny", id="usd is not given away"),
         pytest.param({**USD, "on_store_failure": "allow"}, "allow", id="unless somebody says so"),
+        pytest.param({**USD, **OBSERVED}, "local", id="one that is observed denies nothing"),
+        pytest.param({**OBSERVED, "on_store_failure": "deny"}, "local", id="though somebody says so"),
+        pytest.param({**OBSERVED, "on_store_failure": "allow"}, "allow", id="but need not be counted here"),
     ],
 )
 def test_what_limits_do_without_a_store(settings: dict[str, Any], does: str) -> None:
@@ -132,6 +170,16 @@ def test_a_limit_in_usd_refuses_a_model_without_a_price_and_says_what_is_missing
         "Limit 'usd-per-month-by-user' of policy 'p' counts what requests cost, and the model 'm' has no price. "
         "Have models.m.price set in the configuration, or ask for another model."
     )
+
+
+def test_an_observed_limit_in_usd_counts_a_model_without_a_price_as_nothing() -> None:
+    [bound] = bind(NamedLimit("p", limit(**USD, **OBSERVED)), model=UNPRICED, worst=WorstCase(30, 70, 0))
+    assert bound.ask == 0
+
+
+def test_a_limit_in_usd_that_is_settled_after_needs_a_price_too() -> None:
+    with pytest.raises(InvalidRequest, match="has no price"):
+        bind(NamedLimit("p", limit(**USD, **AFTER)), model=UNPRICED)
 
 
 def test_a_limit_in_usd_for_other_models_needs_no_price_of_this_one() -> None:
@@ -222,6 +270,8 @@ def test_limits_bind_the_models_they_name(models: list[str] | None, binds: bool)
         pytest.param(TOKENS, (True, True), id="tokens both"),
         pytest.param(USD, (True, True), id="and so does what they cost"),
         pytest.param({**USD, "models": ["x"]}, (False, False), id="but not for other models"),
+        pytest.param({**USD, **AFTER}, (False, False), id="nor where all is settled after"),
+        pytest.param({**USD, **OBSERVED}, (False, False), id="nor where it is only observed"),
     ],
 )
 def test_what_has_to_be_known_of_a_request(settings: dict[str, Any], needed: tuple[bool, bool]) -> None:
@@ -236,3 +286,67 @@ def test_a_limit_says_whose_it_is() -> None:
 def test_a_window_that_cannot_be_read_is_refused() -> None:
     with pytest.raises(ValueError, match="fortnight"):
         NamedLimit("p", limit(per="fortnight"))
+
+
+def small(name: str, *, is_priced: bool = True) -> Model:
+    price = {"input": 1.0, "output": 1.0} if is_priced else None
+    return Model(name, ModelSettings(deployments=[{"upstream": "u"}], price=price))
+
+
+THREE = (small("big-1"), small("big-2"), small("free", is_priced=False))
+
+
+@pytest.mark.parametrize(
+    ("limits", "expected"),
+    [
+        pytest.param([limit()], [("alice", "big-1 big-2 free")], id="one count for all models"),
+        pytest.param([limit(models=["big-*"])], [("alice", "big-1 big-2")], id="those that it covers"),
+        pytest.param([limit(models=["none"])], [], id="it covers none"),
+        pytest.param(
+            [limit(by=["model"]), limit(by=["organization"])],
+            [("big-1", "big-1"), ("big-2", "big-2"), ("free", "free"), ("org", "big-1 big-2 free")],
+            id="a count for each model, in the order of the limits",
+        ),
+        pytest.param([limit(by=["end_user"])], [("customer", "big-1 big-2 free")], id="of the end user who is named"),
+        pytest.param([limit(**USD)], [("alice", "big-1 big-2")], id="models without a price are not had under usd"),
+        pytest.param(
+            [limit(), limit(models=["big-2"]), limit(by=["key"])],
+            [("alice", "big-1 big-2 free"), ("alice", "big-2"), ("key_a", "big-1 big-2 free")],
+            id="several of which one is for few models",
+        ),
+        pytest.param(
+            [limit(name="a", limit=7, models=["big-1"]), limit(name="a", models=["big-2"])],
+            [("alice", "big-1"), ("alice", "big-2")],
+            id="two quotas by one name",
+        ),
+        pytest.param([limit(), limit()], [("alice", "big-1 big-2 free")], id="the same one twice"),
+        pytest.param([], [], id="none"),
+    ],
+)
+def test_what_binds_a_principal_whatever_is_asked_for(limits: list[Limit], expected: list[tuple[str, str]]) -> None:
+    found = find_standings([NamedLimit("p", each) for each in limits], ALICE, THREE, "customer")
+    assert [(" ".join(each.bound.scope), " ".join(each.models)) for each in found] == expected
+
+
+def test_a_standing_counts_where_requests_do() -> None:
+    # Named alike, the second limit has another counter for the model that both are for, as its requests have.
+    limits = [NamedLimit("p", limit(limit=9, name="a", models=["big-*"])), NamedLimit("p", limit(name="a"))]
+    standings = find_standings(limits, ALICE, THREE, None)
+    counted = {(each.bound.counter, each.bound.named.quota, name) for each in standings for name in each.models}
+    bound = {(each.counter, each.named.quota, model.name) for model in THREE for each in bind(*limits, model=model)}
+    assert counted == bound
+    assert len(standings) == 3
+
+
+@pytest.mark.parametrize(
+    ("principal", "scopes"),
+    [
+        pytest.param(Principal("org", "research", "", ""), ["org"], id="nobody in particular"),
+        pytest.param(Principal("org", "research", "alice", ""), ["org", "alice"], id="a user without a key"),
+        pytest.param(ALICE, ["org", "alice", "key_a alice"], id="the owner of a key"),
+    ],
+)
+def test_limits_of_those_who_are_not_named_bind_nobody(principal: Principal, scopes: list[str]) -> None:
+    limits = [NamedLimit("p", limit(by=by)) for by in (["organization"], ["user"], ["key", "user"])]
+    found = find_standings(limits, principal, THREE, None)
+    assert [" ".join(each.bound.scope) for each in found] == scopes

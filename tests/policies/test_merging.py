@@ -56,6 +56,7 @@ def merged_rule(*levels: dict[str, Any]) -> MergedRule:
         pytest.param([{"forbid": "reject"}, {"forbid": "drop"}], "forbid", Part("reject", "a"), id="and stays"),
         pytest.param([{"default": 3}, {"forbid": "drop"}], "default", None, id="what is forbidden has no default"),
         pytest.param([{"max": 4}, {"max": 8, "override": True}], "max", Part(8, "b"), id="an override loosens"),
+        pytest.param([{"forbid": "reject"}, {"override": True}], "forbid", None, id="an override alone lifts all"),
         pytest.param([{"min": 2}, {"max": 8, "override": True}], "min", None, id="and lifts what it does not repeat"),
         pytest.param(
             [{"max": 4}, {"max": 8, "override": True}, {"max": 6}], "max", Part(6, "c"), id="levels within still bind"

@@ -396,6 +396,14 @@ ALICE = "pseudonym of alice"
             [("safety_identifier", "alice", ALICE, "pseudonymise")],
             id="a pseudonym for what only another endpoint has, where the client sent it",
         ),
+        pytest.param(
+            {"n": clamp(max=4)},
+            {"n": 2, "n_cmpl": 99},
+            {"n": 2, "n_cmpl": 4},
+            [("n_cmpl", 99, 4, "clamp")],
+            id="n as a server of its own calls it",
+        ),
+        pytest.param({"n": clamp(max=4)}, {"n": 2}, {"n": 2}, [], id="which is not written"),
         pytest.param({"safety_identifier": {"pseudonymise": True}}, {}, {}, [], id="and none where the client did not"),
         pytest.param(
             {"max_tokens": clamp(max=10)},

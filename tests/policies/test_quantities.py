@@ -40,6 +40,7 @@ def test_what_is_asked_and_charged(of: Counted, asks: int, charges: int) -> None
         pytest.param("needs_input", {"tokens", "input_tokens", "usd"}, id="known only with the input's size"),
         pytest.param("needs_ceiling", {"tokens", "output_tokens", "usd"}, id="known only with a token ceiling"),
         pytest.param("needs_price", {"usd"}, id="known only with a price"),
+        pytest.param("is_settled", set(QUANTITIES) - {"requests", "concurrency"}, id="known only after"),
         pytest.param("is_budget", {"usd"}, id="a budget"),
     ],
 )

@@ -6,7 +6,8 @@ import pytest
 
 from policies.limits import MORE_THAN_ANY, BoundLimit, NamedLimit
 from policies.policy import Limit
-from policies.room import Room, refuse
+from policies.requests.asked import Action, Adjustment
+from policies.room import Room, refuse, would_refuse
 from policies.windows import Level, Span
 
 NOW = 1_800_000_000_000
@@ -15,7 +16,7 @@ NOW = 1_800_000_000_000
 def room(level: Level, *, ask: int = 1, span: Span | None = None, **settings: Any) -> Room:  # noqa: ANN401
     limit = Limit(**{"of": "requests", "limit": 5, "per": "minute", "by": ["user"], **settings})
     named = NamedLimit("p", limit)
-    bound = BoundLimit("name", "p", limit, ("alice",), ask, named.name, named)
+    bound = BoundLimit("name", "p", limit, ("alice",), ask, named.name, named, ask)
     return Room(bound, Level(level.spent, level.carry, level.held, NOW), named.tank, span)
 
 
@@ -98,6 +99,40 @@ def test_a_refusal_says_amounts_of_usd_in_usd() -> None:
         "Limit 'name' of policy 'p' (0.5 USD per month for user alice) has no room for this request: "
         "it asks for 0.012345 USD, 0.001 USD left; it fits in 500 s (about 8 min)."
     )
+
+
+SPENT_AFTER = room(Level(spent=5_000_040), hold="none", of="usd", per="3d")
+"""Overshot by 40 micro-dollars: one comes back in 51.84 ms, and one has to be left."""
+
+
+@pytest.mark.parametrize(
+    ("at", "left", "wait"),
+    [
+        pytest.param(
+            room(Level(spent=4, held=0), hold="none", of="tokens"), 1, 0, id="while anything is left, it fits"
+        ),
+        pytest.param(room(Level(spent=5), hold="none", of="tokens"), 0, 12_000, id="when nothing is, it waits for one"),
+        pytest.param(SPENT_AFTER, 0, 2_126, id="and for what was overshot"),  # 41 x 51.84 = 2125.44
+        pytest.param(room(Level(), hold="none", of="tokens", limit=0), 0, None, id="never, if the limit is nothing"),
+    ],
+)
+def test_a_limit_that_is_settled_after(at: Room, left: int, wait: int | None) -> None:
+    assert (at.left, at.fits, at.wait_milliseconds) == (left, wait == 0, wait)
+
+
+def test_a_refusal_of_what_is_settled_after_speaks_of_no_ask() -> None:
+    assert refuse([SPENT_AFTER]).message == (
+        "Limit 'name' of policy 'p' (5 USD per 3d for user alice) has no room for this request: 0 USD left; "
+        "it fits in 3 s."
+    )
+    nothing = refuse([room(Level(), hold="none", of="tokens", limit=0)])
+    assert nothing.message.endswith("0 left; it can never fit: have the limit raised.")
+
+
+def test_a_limit_that_is_observed_refuses_nothing_and_tells_what_it_would_have() -> None:
+    full = room(Level(spent=3, held=1), ask=7, mode="observe", of="tokens")
+    assert (full.fits, full.refuses, room(Level(spent=5)).refuses, room(Level()).refuses) == (False, False, True, False)
+    assert would_refuse(full.bound, full.left) == Adjustment("name", 7, 1, Action.REJECT, "p")
 
 
 def test_an_ask_beyond_what_limits_tell_apart_is_not_given_a_number() -> None:

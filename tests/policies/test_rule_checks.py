@@ -28,8 +28,10 @@ def clamp(**bounds: object) -> dict[str, Any]:
         pytest.param("prompt_tokens", clamp(max=16), "cannot be clamped", id="a clamped input"),
         pytest.param("prompt_tokens", {"force": 16}, "takes max and min only", id="a forced input"),
         pytest.param("user", {}, "the rule says nothing", id="nothing said"),
+        pytest.param("user", {"mode": "observe"}, "the rule says nothing", id="only how it would be said"),
+        pytest.param("suffix", {"override": True}, None, id="an override that lifts what stands outside"),
         pytest.param(
-            "user", {"mode": "observe", "override": True}, "the rule says nothing", id="only how it would be said"
+            "stream_options.include_usage", {"force": True}, "such as stream_options", id="a part of a parameter"
         ),
         pytest.param("prompt", {"strip_trailing_space": True}, None, id="prompts may be stripped"),
         pytest.param("stop", {"strip_trailing_space": True}, "is for prompt, not for stop", id="stripped stops"),

@@ -70,3 +70,16 @@ def test_levels_merge_to_the_stricter_bound_and_all_limits() -> None:
 
 def test_only_a_model_behind_such_an_upstream_forwards_the_clients_version() -> None:
     assert [m.forwards_api_version for m in RULEBOOK.models.values()] == [True, False]
+
+
+def test_a_principal_may_use_models_by_its_patterns_and_its_policies() -> None:
+    book = Rulebook(MODELS, {"small": Policy(models=("org/*",))})
+    assert [model.name for model in book.usable_models(principal())] == ["instruct", "org/small"]
+    assert [model.name for model in book.usable_models(principal(policies=("small",)))] == ["org/small"]
+    assert book.usable_models(principal(models=("instruct",), policies=("small",))) == []
+
+
+def test_a_model_counts_by_its_tokenizer() -> None:
+    models = {"counting": MODELS["instruct"].model_copy(update={"tokenizer": "qwen3"}), "plain": MODELS["instruct"]}
+    book = Rulebook(models, {}, counters={"qwen3": len})
+    assert (book.model("counting").count_tokens, book.model("plain").count_tokens) == (len, None)

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -8,6 +8,9 @@ from policies.catalog import Model, ModelSettings
 from policies.requests.asked import EffectiveRequest, Endpoint
 from policies.requests.dialects import view_of
 from policies.tokens import bound_input_tokens, bound_sent_tokens, estimate_input_tokens
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 MODEL = Model("m", ModelSettings(deployments=[{"upstream": "u"}]))
 BARE = Model("m", ModelSettings(deployments=[{"upstream": "u"}], request_overhead_tokens=0, message_overhead_tokens=0))
@@ -136,3 +139,52 @@ def test_an_input_that_is_partly_named_only_counts_as_all_that_its_model_can_rea
 def test_an_input_is_measured_once() -> None:
     request = effective(Endpoint.CHAT, messages=[{"role": "user", "content": "hi"}])
     assert request.input_size is request.input_size
+
+
+def halves(texts: Sequence[str]) -> int:
+    """Take two characters for a token."""
+    return sum(-(-len(text) // 2) for text in texts)
+
+
+COUNTING = Model("m", MODEL.settings, count_tokens=halves)
+
+
+@pytest.mark.parametrize(
+    ("request_", "bound", "estimate"),
+    [
+        pytest.param(effective(Endpoint.COMPLETIONS, prompt="abcdef"), 3 + 24, 3, id="a prompt"),
+        pytest.param(effective(Endpoint.COMPLETIONS), 7 + 24, 7, id="that is the end of text"),
+        pytest.param(effective(Endpoint.COMPLETIONS, prompt=["abcdef", "é"]), 3 + 1 + 8 + 32, 4, id="every prompt"),
+        pytest.param(effective(Endpoint.COMPLETIONS, prompt=[5, 6], suffix="abcd"), 2 + 2 + 24, 4, id="a suffix"),
+        pytest.param(effective(Endpoint.COMPLETIONS, prompt=[5, 6, 7]), 3, 3, id="token ids are tokens already"),
+        pytest.param(effective(Endpoint.EMBEDDINGS, input=["abcd", "efgh"]), 4 + 8 + 32, 4, id="inputs of embeddings"),
+        pytest.param(
+            effective(Endpoint.RESPONSES, input="abcd", instructions="efgh"), 4 + 8 + 32, 4, id="a response's input"
+        ),
+        pytest.param(
+            effective(Endpoint.CHAT, messages=[message("abcdef")]), 3 + 15 + 24, 3 + 4, id="a message's text only"
+        ),
+        pytest.param(
+            effective(Endpoint.COMPLETIONS, prompt="abcdef", x="yz"),
+            3 + 11 + 24,
+            3 + 3,
+            id="what else is read by bytes",
+        ),
+    ],
+)
+def test_a_tokenizer_counts_what_is_read_verbatim(request_: EffectiveRequest, bound: int, estimate: int) -> None:
+    assert (bound_input_tokens(request_, COUNTING), estimate_input_tokens(request_, COUNTING)) == (bound, estimate)
+
+
+def test_a_tokenizer_is_asked_once() -> None:
+    asked: list[Sequence[str]] = []
+
+    def count(texts: Sequence[str]) -> int:
+        asked.append(texts)
+        return 1
+
+    request = effective(Endpoint.COMPLETIONS, prompt="abcdef")
+    model = Model("m", MODEL.settings, count_tokens=count)
+    assert [bound_input_tokens(request, model), bound_sent_tokens(request, model)] == [1 + 24] * 2
+    assert estimate_input_tokens(request, model) == 1
+    assert asked == [("abcdef",)]

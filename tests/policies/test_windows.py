@@ -135,6 +135,13 @@ def test_giving_back_does_not_give_refilled_room_a_second_time() -> None:
     assert windows.left(level, tank) == 0
 
 
+def test_a_tank_holds_no_more_than_is_told_apart_but_forgets_nothing_that_it_holds() -> None:
+    week = Tank(11, 11, 604_800_000)
+    most = windows.MAX_LEVEL // week.period
+    assert windows.take(Level(at=NOW), week, NOW, hold=most + 9).held == most
+    assert windows.take(Level(held=most + 5, at=NOW), week, NOW, hold=1).held == most + 5
+
+
 def test_what_is_held_does_not_refill() -> None:
     tank = Tank(10, 1, 1_000)
     level = windows.take(Level(at=NOW), tank, NOW, hold=10)

@@ -531,6 +531,141 @@ async def test_who_was_not_admitted_leaves_a_record_too(valkey: StoreServer, tmp
         assert [json.loads(record)["status"] for record in records(client)] == [429]
 
 
+# Limits that are observed
+
+
+OBSERVED = {"mode": "observe"}
+
+
+def observed_refusals(at: Worker) -> dict[str, float]:
+    """Return what was counted of them, by limit."""
+    cells = at.metrics.observed_refusals_total.series()
+    return {limit: value for (_policy, limit), value in cells if isinstance(value, float | int)}
+
+
+async def test_an_observed_limit_counts_all_refuses_none_and_records_which_it_would_have(
+    any_store: StoreServer, tmp_path: Path
+) -> None:
+    tokens = {**HUNDRED, **OBSERVED, "per": "month"}
+    decided = decision([tokens, EIGHT], max_tokens=40)  # 26 + 40 tokens
+    async with worker(any_store.url, tmp_path) as at:
+        assert [await go(at, decided, Usage(26, 34)) for _ in range(3)] == ["passed"] * 3
+        assert observed_refusals(at) == {"tokens-per-month-by-user": 2}
+        assert at.metrics.limit_refusals_total.series() == []
+    with any_store.client() as client:
+        assert (held(client), spent(client, "tokens")) == (0, 180)
+        told = [json.loads(record)["observed"] for record in records(client)]
+    entry = {"parameter": "tokens-per-month-by-user", "rule": "reject", "policy": "p", "before": 66}
+    assert told == [[], [{**entry, "after": 40}], [{**entry, "after": 0}]]  # of 100: 60 spent, then 120
+
+
+async def test_an_observed_limit_holds_though_it_has_no_room(valkey: StoreServer, tmp_path: Path) -> None:
+    decided = decision([{**HUNDRED, **OBSERVED}], max_tokens=80)  # 106 tokens, which never fit
+    async with worker(valkey.url, tmp_path) as at:
+        async with at.admissions.admit(decided, exchange(decided)) as admission:
+            with valkey.client() as client:
+                assert held(client) == 106
+            assert admission.limit_headers() == []
+        with valkey.client() as client:
+            assert held(client) == 0
+
+
+async def test_who_another_limit_refuses_is_not_observed(valkey: StoreServer, tmp_path: Path) -> None:
+    decided = decision([{**FIVE, **OBSERVED, "limit": 0}, {**HUNDRED, "limit": 1}], max_tokens=1)
+    async with worker(valkey.url, tmp_path) as at:
+        error = await refusal(at, decided)
+        assert "tokens-per-minute-by-user" in error.message
+        assert "requests-per-minute-by-user" not in dict(error.headers)["RateLimit"]
+        assert observed_refusals(at) == {}
+    with valkey.client() as client:
+        assert spent(client, "requests") == 0
+
+
+@pytest.mark.parametrize(
+    ("limit", "counted"),
+    [
+        pytest.param({**HUNDRED, "limit": 20}, {}, id="which needs no room for tokens"),
+        pytest.param(
+            {**HUNDRED, "limit": 20, "charge_hits": "full"},
+            {"tokens-per-minute-by-user": 1},
+            id="unless they are charged for hits",
+        ),
+        pytest.param({**FIVE, "limit": 0}, {"requests-per-minute-by-user": 1}, id="but for requests"),
+    ],
+)
+async def test_what_an_observed_limit_would_do_to_a_hit(
+    valkey: StoreServer, tmp_path: Path, limit: dict[str, Any], counted: dict[str, int]
+) -> None:
+    async with worker(valkey.url, tmp_path) as at:
+        await store_answer(at, decision(temperature=0), Usage(2, 3))
+        assert await go(at, decision([{**limit, **OBSERVED}], temperature=0)) == "hit"
+        assert observed_refusals(at) == counted
+
+
+async def test_an_observed_limit_does_not_deny_while_the_store_is_away(tmp_path: Path) -> None:
+    usd = {**USD, **OBSERVED, "limit": 0.1}
+    decided = decision([usd], model=PRICED)  # 0.058 USD each
+    async with worker("unix:///nowhere", tmp_path) as at:
+        assert [await go(at, decided, Usage(26, 16)) for _ in range(3)] == ["passed"] * 3
+        assert observed_refusals(at) == {"usd-per-month-by-user": 2}
+
+
+# Limits that hold nothing
+
+
+async def test_what_is_settled_after_passes_while_anything_is_left_and_overshoots_by_what_is_in_flight(
+    any_store: StoreServer, tmp_path: Path
+) -> None:
+    decided = decision([{**HUNDRED, "per": "month", "hold": "none"}], max_tokens=500)  # more than the limit at worst
+    async with worker(any_store.url, tmp_path / "a") as one, worker(any_store.url, tmp_path / "b") as other:
+        assert await go(one, decided, Usage(40, 59)) == "passed"
+        at_once = await asyncio.gather(*(go(at, decided, Usage(4, 6), 0.3) for at in (one, other) for _ in range(2)))
+        assert at_once == ["passed"] * 4
+        error = await refusal(one, decided)
+    assert "has no room for this request: 0 left; it fits in" in error.message
+    with any_store.client() as client:
+        assert (held(client), spent(client, "tokens")) == (0, 139)
+
+
+async def test_an_orphan_that_held_nothing_is_booked_at_its_worst_case_until_the_truth_comes(
+    valkey: StoreServer, tmp_path: Path
+) -> None:
+    limits = [{**HUNDRED, "per": "month", "hold": "none"}, {**USD, "hold": "none"}]
+    decided = decision(limits, model=PRICED, max_tokens=20)  # 26 + 20 tokens at worst
+    async with worker(valkey.url, tmp_path / "a", lease_seconds=0.3) as dying:
+        told = exchange(decided)
+        admission = dying.admissions.admit(decided, told)
+        await admission.__aenter__()
+        for task in dying.admissions._upkeep._tasks:  # noqa: SLF001  it renews no more, as if it were dead
+            task.cancel()
+        async with worker(valkey.url, tmp_path / "b", lease_seconds=0.3) as other:
+            await eventually(lambda: other.metrics.reservations_expired_total.value == 1)
+        with valkey.client() as client:
+            assert (held(client), spent(client, "tokens"), spent(client, "usd")) == (0, 46, 66_000)
+            served(told, Usage(5, 5))
+            await admission.settle()
+            assert (spent(client, "tokens"), spent(client, "usd")) == (10, 15_000)
+
+
+async def test_who_has_nothing_left_of_what_is_settled_after_is_still_served_from_the_cache(
+    valkey: StoreServer, tmp_path: Path
+) -> None:
+    limit = {**HUNDRED, "per": "month", "hold": "none"}
+    async with worker(valkey.url, tmp_path) as at:
+        await store_answer(at, decision([limit], temperature=0), Usage(50, 70))
+        assert await go(at, decision([limit], temperature=0)) == "hit"
+        assert await go(at, decision([limit], temperature=0, prompt="other")) == "refused"
+    with valkey.client() as client:
+        assert (held(client), spent(client, "tokens")) == (0, 120)
+
+
+async def test_what_is_settled_after_is_so_while_the_store_is_away_too(tmp_path: Path) -> None:
+    decided = decision([{**HUNDRED, "hold": "none", "per": "month"}], max_tokens=500)
+    async with worker("unix:///nowhere", tmp_path) as at:
+        ends = [await go(at, decided, Usage(30, 30)) for _ in range(3)]
+    assert ends == ["passed", "passed", "refused"]
+
+
 # The store away
 
 

@@ -363,9 +363,24 @@ BAD = [
         id="a limit that is no number",
     ),
     pytest.param(
-        "policies: {d: {limits: [{of: tokens, limit: 5, per: day, by: [user], hold: none}]}}",
-        ["1: policies.d.limits[0].hold: must be 'worst_case', not 'none'"],
-        id="a limit that holds nothing",
+        "policies: {d: {limits: [{of: tokens, limit: 5, per: day, by: [user], hold: some}]}}",
+        ["1: policies.d.limits[0].hold: must be 'worst_case' or 'none', not 'some'"],
+        id="a limit that holds something",
+    ),
+    pytest.param(
+        "policies: {d: {limits: [{of: requests, limit: 5, per: day, by: [user], hold: none}]}}",
+        ["1: policies.d.limits[0].hold: what requests takes is known before the answer: leave `hold` out"],
+        id="requests that are counted after",
+    ),
+    pytest.param(
+        "policies: {d: {limits: [{of: concurrency, limit: 5, by: [user], hold: none}]}}",
+        ["1: policies.d.limits[0].hold: what concurrency takes is known before the answer: leave `hold` out"],
+        id="concurrency that is counted after",
+    ),
+    pytest.param(
+        "policies: {d: {limits: [{of: tokens, limit: 5, per: day, by: [user], mode: watch}]}}",
+        ["1: policies.d.limits[0].mode: must be 'enforce' or 'observe', not 'watch'"],
+        id="a mode of a limit that there is not",
     ),
     pytest.param("ledger: sqlite", ["1: ledger: unknown key"], id="a ledger, which there is not"),
     pytest.param(
@@ -404,10 +419,12 @@ def test_a_bad_configuration_is_told(tmp_path: Path, text: str | bytes, expected
     assert all("\n" not in line for line in told)
 
 
-def test_a_limit_may_say_that_it_holds_the_worst_case(tmp_path: Path) -> None:
-    limit = "{of: tokens, limit: 200000, per: day, by: [user], hold: worst_case}"
+@pytest.mark.parametrize("hold", ["worst_case", "none"])
+@pytest.mark.parametrize("mode", ["enforce", "observe"])
+def test_a_limit_may_say_what_it_holds_and_whether_it_refuses(tmp_path: Path, hold: str, mode: str) -> None:
+    limit = f"{{of: tokens, limit: 200000, per: day, by: [user], hold: {hold}, mode: {mode}}}"
     made = load(write(tmp_path, BASE.replace("parameters: {n: {max: 4}}", f"limits: [{limit}]")), {})
-    assert made.policies["default"].limits[0].hold == "worst_case"
+    assert (made.policies["default"].limits[0].hold, made.policies["default"].limits[0].mode) == (hold, mode)
 
 
 @pytest.mark.parametrize("amount", ["0.1", "0.100000", "1e-1", "7"])

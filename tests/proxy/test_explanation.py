@@ -16,7 +16,8 @@ from policies.requests.dialects import read_request
 from policies.room import Room
 from policies.windows import Level, Span
 from proxy.config import Configuration
-from proxy.explanation import CannotExplain, Question, describe, explain
+from proxy.explanation import Question, describe, explain
+from proxy.named_principal import CannotAnswer
 
 KEY = "sk-alice-and-nobody-else"
 SETTINGS: dict[str, Any] = {
@@ -107,6 +108,8 @@ def test_everything_that_would_happen_is_told() -> None:
             "limit": 5,
             "per": "minute",
             "burst": None,
+            "mode": "enforce",
+            "hold": "worst_case",
             "whose": "user alice",
             "scope": {"user": "alice"},
             "asks": 1,
@@ -375,7 +378,7 @@ def test_a_project_limits_the_models_of_whoever_has_no_key() -> None:
 @pytest.mark.parametrize(
     ("question", "member", "reason"),
     [
-        pytest.param({}, "as", "say which key sends the request, or name a project; there is key_a", id="nobody"),
+        pytest.param({}, "as", "say which key, or name a project; there is key_a", id="nobody"),
         pytest.param({"key": "key_d"}, "as", 'none is this one; did you mean "key_', id="an unknown key"),
         pytest.param({"key": "zzz"}, "as", "none is this one; there is key_a, key_b, key_c", id="nothing near"),
         pytest.param({"key": "key_a", "project": "proj"}, "project", "beside the key", id="two senders"),
@@ -401,14 +404,14 @@ def test_a_project_limits_the_models_of_whoever_has_no_key() -> None:
 def test_a_question_that_has_no_answer_is_told_what_would_have_one(
     question: dict[str, Any], member: str, reason: str
 ) -> None:
-    with pytest.raises(CannotExplain) as caught:
+    with pytest.raises(CannotAnswer) as caught:
         explain(CONFIGURATION, Question(b"{}", **question))
     assert caught.value.member == member
     assert reason in caught.value.reason
 
 
 def test_a_key_that_is_unknown_is_not_repeated() -> None:
-    with pytest.raises(CannotExplain) as caught:
+    with pytest.raises(CannotAnswer) as caught:
         explain(CONFIGURATION, Question(b"{}", key="sk-mistyped"))
     assert "sk-mistyped" not in str(caught.value)
 
@@ -461,6 +464,19 @@ def test_what_can_never_fit_is_refused_whatever_is_left() -> None:
     }
     assert "it can never fit" in seen["error"]["message"]
     assert seen["effective_request"]["max_tokens"] == 25
+
+
+def test_a_limit_that_is_observed_is_in_nobodys_way() -> None:
+    seen = standing(with_limits({**TOKENS, "mode": "observe"}), TOO_MUCH, Level(spent=70))
+    assert (seen["verdict"], seen["only_from_cache"]) == ("served", False)
+    [limit] = seen["limits"]
+    assert (limit["mode"], limit["asks"], limit["can_ever_fit"], limit["now"]["fits"]) == ("observe", 51, False, False)
+
+
+@pytest.mark.parametrize(("spent", "verdict"), [(49, "served"), (50, "refused")])
+def test_a_limit_that_is_settled_after_wants_anything_left(spent: int, verdict: str) -> None:
+    seen = standing(with_limits({**TOKENS, "hold": "none"}), TOO_MUCH, Level(spent=spent))
+    assert (seen["verdict"], seen["limits"][0]["hold"], seen["limits"][0]["can_ever_fit"]) == (verdict, "none", True)
 
 
 def test_what_the_cache_may_hold_is_served_from_there_only() -> None:

@@ -85,6 +85,21 @@ def replayed(
             id="who is refused takes from none",
         ),
         pytest.param(
+            ({**TOKENS, "mode": "observe"},), [(0, 9, 90)] * 3, [None] * 3, id="an observed one refuses nobody"
+        ),
+        pytest.param(
+            ({**TOKENS, "mode": "observe"}, REQUESTS),
+            [(0, 9, 90)] * 3,
+            [None, None, "requests"],
+            id="and is not what refused",
+        ),
+        pytest.param(
+            ({**TOKENS, "hold": "none"},),
+            [(0, 9, 99), (1, 9, 99), (9, 10, 1)],
+            [None, None, "tokens"],
+            id="one that is settled after holds nothing",
+        ),
+        pytest.param(
             (TOKENS,), [(0, -1, 100), (1, 2, 1)], [None, "tokens"], id="what ended before it began ended at once"
         ),
     ],

@@ -81,6 +81,27 @@ def test_what_is_held_comes_back_as_what_was_taken() -> None:
     assert [(level.spent, level.held) for level in (local.level(each, NOW) for each in taking)] == [(10, 0), (0, 0)]
 
 
+def test_an_observed_limit_refuses_nothing_and_counts_all() -> None:
+    local = LocalLimits(workers=1, held_here=lambda _key: 0)
+    observed = {**FIVE, "mode": "observe"}
+    assert admitted(local, observed, times=7) == 7
+    assert local.level(counts(observed)[0], NOW).spent == 7
+
+
+def test_what_is_settled_after_passes_while_anything_is_left() -> None:
+    local = LocalLimits(workers=1, held_here=lambda _key: 0)
+    after = {**TOKENS, "limit": 20, "hold": "none"}
+    taking = counts(after, max_tokens=14)
+    verdicts = []
+    for _ in range(4):
+        verdicts.append(local.admit(taking, hits=Hits.NO, now=NOW))
+        assert local.level(taking[0], NOW).held == 0
+        if verdicts[-1] is Verdict.ADMITTED:
+            local.end(taking, Verdict.ADMITTED, [19], NOW)
+    assert verdicts == [Verdict.ADMITTED, Verdict.ADMITTED, Verdict.REFUSED, Verdict.REFUSED]
+    assert local.level(taking[0], NOW).spent == 38
+
+
 def test_hits_need_no_tokens() -> None:
     local = LocalLimits(workers=1, held_here=lambda _key: 0)
     none = {**TOKENS, "limit": 1}

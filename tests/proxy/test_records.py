@@ -5,12 +5,13 @@ from typing import Any
 
 import pytest
 from exchanges import ALICE, MODELS, STARTED, STARTED_AT, make_exchange
+from msgspec.structs import replace
 
 from policies.catalog import Model
 from policies.charges import Charged
 from policies.policy import Rule
 from policies.principals import AppliedPolicy, Principal
-from policies.requests.asked import AskedRequest, Dialect, Endpoint
+from policies.requests.asked import Action, Adjustment, AskedRequest, Dialect, Endpoint
 from policies.requests.dialects import read_request
 from policies.usage import MAX_TEXT_CHARACTERS, Usage, UsageRecord
 from proxy.exchange import CacheResult, Exchange, Outcome
@@ -109,6 +110,17 @@ def test_the_record_holds_everything_the_specification_names() -> None:
         "policies": ["default"],
         "configuration_version": "3f0c",
     }
+
+
+def test_what_observed_limits_would_have_refused_stands_beside_what_observed_rules_would_have_done() -> None:
+    told = finished()
+    assert told.decision is not None
+    told.decision = replace(told.decision, observed=(Adjustment("n", 8, 4, Action.CLAMP, "rules"),))
+    told.observed_refusals = (Adjustment("tokens-per-day-by-user", 66, 40, Action.REJECT, "limits"),)
+    assert record(told)["observed"] == [
+        {"parameter": "n", "rule": "clamp", "policy": "rules", "before": 8, "after": 4},
+        {"parameter": "tokens-per-day-by-user", "rule": "reject", "policy": "limits", "before": 66, "after": 40},
+    ]
 
 
 def test_every_field_is_written_in_the_record_s_order() -> None:

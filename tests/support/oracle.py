@@ -83,7 +83,7 @@ _DEPENDS: dict[str, set[str]] = {
 """What each computed parameter is computed from; where policy may change that, the outcome is judged as forwarded."""
 
 _TOGETHER: dict[str, set[str]] = {
-    "n": _PAIR,
+    "n": {*_PAIR, "n_cmpl"},
     "best_of": _PAIR,
     "max_tokens": {*CEILINGS},
     "stream": {"stream_options"},

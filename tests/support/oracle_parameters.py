@@ -68,6 +68,9 @@ def rule_pair(verdict: Verdict, fields: Mapping[str, Any], levels: Sequence[Leve
         alone.wanted.pop("best_of", None)
         if {"best_of"} & {*alone.must, *alone.may}:
             alone.perhaps("n", spoken["best_of"].rules)
+    own = _written_for(spoken["n"].bounds, 1)
+    if spoken["n"].saying("forbid") and as_python(n) in own:  # what policy itself writes is nothing to object to
+        alone.may |= {each: alone.must.pop(each) for each in {"n"} & set(alone.must)}
     verdict.must.update(alone.must)
     verdict.may.update(alone.may)
     verdict.kinds |= alone.kinds
@@ -333,6 +336,7 @@ def policy_verdict(endpoint: str, fields: Mapping[str, Any], levels: Sequence[Le
         handled |= {"n", "best_of"}
         rule_pair(verdict, fields, levels)
         rule_prompt(verdict, fields.get("prompt"), Spoken(tuple(rules_on(levels, "prompt"))))
+    _rule_server_name_of_n(verdict, fields, levels)
     if "stop" in NAMED[endpoint]:
         handled.add("stop")
         rule_stop(verdict, fields.get("stop"), Spoken(tuple(rules_on(levels, "stop"))))
@@ -358,6 +362,17 @@ def policy_verdict(endpoint: str, fields: Mapping[str, Any], levels: Sequence[Le
             verdict.want("safety_identifier", "itself or a pseudonym", lambda sent: isinstance(sent, str))
     rule_unknown(verdict, endpoint, fields, levels)
     return verdict
+
+
+def _rule_server_name_of_n(verdict: Verdict, fields: Mapping[str, Any], levels: Sequence[Level]) -> None:
+    """Rule `n_cmpl`, as one server calls `n`, by the rules on that; where unknown members go, it may go with them."""
+    spoken, value = Spoken(tuple(rules_on(levels, "n"))), fields.get("n_cmpl")
+    if not spoken.rules or rules_on(levels, "n_cmpl") or value is ABSENT:
+        return
+    rule_one(verdict, "n_cmpl", value, spoken, None)
+    verdict.may |= {each: verdict.must.pop(each) for each in {"n_cmpl"} & set(verdict.must)}
+    words, test = verdict.wanted.get("n_cmpl", ("as it was", lambda sent: same(sent, value)))
+    verdict.want("n_cmpl", f"{words}, or dropped", lambda sent: sent is ABSENT or test(sent))
 
 
 def _rule_companions(verdict: Verdict, endpoint: str, fields: Mapping[str, Any], levels: Sequence[Level]) -> None:

@@ -87,6 +87,8 @@ def computed_least_and_most(endpoint: str, fields: Mapping[str, Any]) -> dict[st
     if endpoint == "embeddings":
         return {**found, "candidates": (0, prompts_of(endpoint, fields)), "worst_case_tokens": (low, high)}
     (fewest, candidates), ceiling = candidates_of(endpoint, fields), ceiling_of(endpoint, fields)
+    if any(fields.get(name) is not ABSENT and not MANY.takes(fields[name]) for name in ("n", "best_of", "n_cmpl")):
+        candidates = float("inf")
     most = _most_of(ceiling, [fields[name] for name in CEILINGS if fields.get(name) is not ABSENT])
     return {
         **found,

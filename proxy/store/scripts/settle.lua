@@ -20,8 +20,8 @@
 -- ARGV[7]  of a truth without a hold or tombstone: 'book' it, or 'skip' its limits, as it may have been booked before
 -- then five for each limit, in the order of KEYS[4…]:
 --   capacity, amount, period   the tank: `amount` comes back every `period` ms
---   taken                      what the request takes in all; of an orphan not more than it held; not read for
---                              'release'
+--   taken                      what the request takes in all; nothing of an orphan that was admitted for a hit only
+--                              and holds none of it; not read for 'release'
 --   until                      end of its calendar window (ms of the store's clock), 0 for none
 --
 -- Returns {what happened, time of the store (ms), then spent, carry, held for each limit}; what happened:
@@ -51,7 +51,7 @@ end
 
 redis.call('XLEN', KEYS[3]) -- fails while nothing has been changed, should another have put something else there
 local lease = redis.call('ZSCORE', KEYS[2], id)
-local hold = redis.call('HMGET', KEYS[1], 'state', 'at', 'held', 'spent', 'booked')
+local hold = redis.call('HMGET', KEYS[1], 'state', 'at', 'held', 'spent', 'booked', 'verdict')
 local state, since = hold[1], tonumber(hold[2] or now)
 
 if how == 'orphan' then
@@ -98,10 +98,9 @@ local booked = {}
 for index, level in ipairs(limits) do
   local has = spent[index] or 0
   local takes = level.taken
-  if how == 'release' then
+  local is_untouched = hold[6] == 'hit' and has + (held[index] or 0) == 0
+  if how == 'release' or (how == 'orphan' and is_untouched) then
     takes = 0
-  elseif how == 'orphan' then
-    takes = math.min(takes, has + (held[index] or 0)) -- who was admitted for a hit only held no tokens
   end
   booked[index] = text(takes)
   if not is_doubtful and (level.ends == 0 or now < level.ends) then

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from policies.requests.ceilings import ceilings_given, is_ceiling, widest_candidates, widest_ceiling
+from policies.requests.ceilings import (
+    ceilings_given,
+    find_unreadable_multiplier,
+    is_ceiling,
+    widest_candidates,
+    widest_ceiling,
+)
 
 
 @pytest.mark.parametrize(
@@ -24,6 +30,20 @@ from policies.requests.ceilings import ceilings_given, is_ceiling, widest_candid
 )
 def test_what_bounds_anything(value: object, *, expected: bool) -> None:
     assert is_ceiling(value) is expected
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        pytest.param({"n": 2, "best_of": 3.0, "n_cmpl": 4}, None, id="whole numbers"),
+        pytest.param({"n_cmpl": None}, None, id="null is absent"),
+        pytest.param({"n_cmpl": "4"}, "n_cmpl", id="text"),
+        pytest.param({"best_of": [4]}, "best_of", id="an array"),
+        pytest.param({"best_of": 0.5}, "best_of", id="a fraction"),
+    ],
+)
+def test_a_multiplier_that_is_no_whole_number_is_found(fields: dict[str, object], expected: str | None) -> None:
+    assert find_unreadable_multiplier(fields) == expected
 
 
 def test_every_name_is_found_and_null_is_absent() -> None:

@@ -18,7 +18,7 @@ def measured(content: Any, **more: Any) -> InputSize:  # noqa: ANN401  JSON valu
 
 
 def test_text_is_measured_exactly_with_names_and_roles() -> None:
-    assert measured("hé") == InputSize(text_bytes=len("roleusercontent") + 3, texts=1)
+    assert measured("hé") == InputSize(text_bytes=len("roleusercontent") + 3, texts=1, verbatim=("hé",))
     assert measured([{"type": "text", "text": 'a"\n'}]).text_bytes == len("roleusercontent") + 3
 
 
@@ -126,3 +126,17 @@ def test_a_prediction_is_texts_or_open(prediction: object, *, is_open: bool) -> 
 
 def test_every_message_counts() -> None:
     assert chat_input_size([{"role": "user", "content": "a"}] * 3, 0).texts == 3
+
+
+@pytest.mark.parametrize(
+    ("role", "verbatim"),
+    [
+        pytest.param("user", ("hé",), id="what a user says"),
+        pytest.param("system", ("hé",), id="instructions"),
+        pytest.param("tool", (), id="what a tool answered is read as JSON"),
+        pytest.param(None, (), id="who knows"),
+    ],
+)
+def test_a_content_is_read_verbatim_by_its_role(role: str | None, verbatim: tuple[str, ...]) -> None:
+    assert measured("hé", role=role).verbatim == verbatim
+    assert measured([{"type": "text", "text": "hé"}], role=role).verbatim == verbatim

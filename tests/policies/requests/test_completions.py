@@ -189,7 +189,7 @@ def test_what_is_generated_is_counted(fields: dict[str, Any], prompts: int, choi
 )
 def test_what_goes_in_is_told(fields: dict[str, Any], texts: list[str], token_ids: int) -> None:
     size = CompletionRequest.read(fields).input_size(fields)
-    assert size == InputSize(token_ids, sum(map(len, texts)), len(texts))
+    assert size == InputSize(token_ids, sum(map(len, texts)), len(texts), verbatim=tuple(texts))
 
 
 @pytest.mark.parametrize(

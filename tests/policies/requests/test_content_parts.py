@@ -25,7 +25,7 @@ def size(parts: list[Any]) -> InputSize:
 @pytest.mark.parametrize(
     ("part", "expected"),
     [
-        pytest.param({"type": "text", "text": "é"}, InputSize(0, 2, 1), id="a text by its text"),
+        pytest.param({"type": "text", "text": "é"}, InputSize(0, 2, 1, verbatim=("é",)), id="a text by its text"),
         pytest.param({"type": "text", "text": "a", "x": 1}, InputSize(0, 39, 1), id="with more members by all of it"),
         pytest.param({"type": "image", "url": "A" * 99}, InputSize(0, 30, 1, images=1), id="an image less its picture"),
         pytest.param(
@@ -78,9 +78,21 @@ def test_what_is_only_named_is_open(part: object, *, is_open: bool) -> None:
 
 def test_members_count_by_their_names_and_values_and_parts_part_by_part() -> None:
     meter = InputMeter(TYPES)
-    meter.add_members(
-        {"role": "user", "n": 7, "gone": None, "content": [{"type": "text", "text": "abc"}]}, frozenset({"content"})
-    )
+    item = {"role": "user", "n": 7, "gone": None, "content": [{"type": "text", "text": "abc"}]}
+    meter.add_members(item, frozenset({"content"}), is_verbatim=True)
     meter.add("de")
     names, values = len("rolengonecontent"), len("user") + len("[7]") + len("abc") + len("de")
-    assert meter.size(texts=2, other_bytes=100, is_open=True) == InputSize(0, names + values + 100, 2, is_open=True)
+    expected = InputSize(0, names + values + 100, 2, is_open=True, verbatim=("abc", "de"))
+    assert meter.size(texts=2, other_bytes=100, is_open=True) == expected
+
+
+@pytest.mark.parametrize("content", ["abc", [{"type": "text", "text": "abc"}]])
+@pytest.mark.parametrize(("is_verbatim", "verbatim"), [(True, ("xy", "abc")), (False, ("xy",))])
+def test_members_are_read_verbatim_where_that_is_so(
+    content: object, *, is_verbatim: bool, verbatim: tuple[str, ...]
+) -> None:
+    meter = InputMeter(TYPES)
+    meter.add("xy")
+    meter.add_members({"content": content, "name": "n"}, frozenset({"content"}), is_verbatim=is_verbatim)
+    expected = InputSize(0, len("xy") + len("contentabc") + len("namen"), 1, verbatim=verbatim)
+    assert meter.size(texts=1, other_bytes=0) == expected

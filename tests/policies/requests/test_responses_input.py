@@ -25,16 +25,27 @@ PICTURE = "data:image/png;base64," + "A" * 100_000
 @pytest.mark.parametrize(
     ("given", "instructions", "expected"),
     [
-        pytest.param("hé", None, InputSize(0, 3, 1), id="a text is one message"),
-        pytest.param("hé", "be brief", InputSize(0, 11, 2), id="instructions are another"),
-        pytest.param(None, "be brief", InputSize(0, 8, 1), id="instructions alone"),
+        pytest.param("hé", None, InputSize(0, 3, 1, verbatim=("hé",)), id="a text is one message"),
+        pytest.param("hé", "be brief", InputSize(0, 11, 2, verbatim=("be brief", "hé")), id="instructions are another"),
+        pytest.param(None, "be brief", InputSize(0, 8, 1, verbatim=("be brief",)), id="instructions alone"),
         pytest.param(None, None, InputSize(), id="nothing"),
         pytest.param([], None, InputSize(), id="no items"),
-        pytest.param([{"role": "user", "content": "abc"}], None, InputSize(0, ROLE + 3, 1), id="a message of text"),
+        pytest.param(
+            [{"role": "user", "content": "abc"}],
+            None,
+            InputSize(0, ROLE + 3, 1, verbatim=("abc",)),
+            id="a message of text",
+        ),
+        pytest.param(
+            [{"type": "function_call_output", "output": "abc"}],
+            None,
+            InputSize(0, len("typefunction_call_outputoutput") + 3, 1),
+            id="what a function returned is read as JSON",
+        ),
         pytest.param(
             [message({"type": "input_text", "text": "abc"}, {"type": "output_text", "text": "de"})],
             None,
-            InputSize(0, ROLE + 5, 1),
+            InputSize(0, ROLE + 5, 1, verbatim=("abc", "de")),
             id="texts in parts",
         ),
     ],

@@ -170,7 +170,7 @@ async def test_a_store_that_is_away_is_503_and_only_where_it_is_asked() -> None:
             id="unknown members",
         ),
         pytest.param({"request": {}, "projekt": "a"}, "projekt", 'did you mean "project"?', id="a typing error"),
-        pytest.param({"request": {}}, "as", "as: say which key sends the request", id="nobody sends it"),
+        pytest.param({"request": {}}, "as", "as: say which key, or name a project", id="nobody sends it"),
         pytest.param({"request": {}, "as": "key_c"}, "as", 'did you mean "key_', id="an unknown key"),
         pytest.param({"request": {}, "as": "key_a", "project": "proj"}, "project", "one of both", id="two senders"),
         pytest.param({"request": {}, "project": "prj"}, "project", 'did you mean "proj"?', id="an unknown project"),

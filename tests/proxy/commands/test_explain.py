@@ -185,6 +185,18 @@ def test_how_limits_stand_is_laid_out_for_people() -> None:
     assert "             by the limit requests-per-minute-by-user of policy default (project)" in lines
 
 
+def test_a_limit_that_is_observed_is_marked() -> None:
+    observed = [{"of": "tokens", "limit": 30, "per": "hour", "by": ["user"], "mode": "observe"}]
+    settings = {**SETTINGS, "policies": {**SETTINGS["policies"], "default": {"limits": observed}}}
+    explained = explain(Configuration.model_validate(settings), Question(json.dumps(REQUEST).encode(), key="key_a"))
+    rooms = [Room(bound, Level(), bound.tank) for bound in explained.limits]
+    lines = list(as_lines(describe(explained, rooms)))
+    assert [line for line in lines if "never, observed" in line and "tokens-per-hour-by-user" in line][1:] == [
+        "  tokens-per-hour-by-user     0     0    30        0 s  never, observed"
+    ]
+    assert "verdict      served" in lines
+
+
 def test_a_rule_that_refuses_is_named_with_its_level(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     Path(files[0]).write_text('{"model": "m", "best_of": 21}')
     assert main(["explain", *files, "--project", "proj", "--user", "alice"]) == 1
@@ -276,12 +288,12 @@ def test_the_configuration_is_looked_for_where_run_does(
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        pytest.param([], "--as: say which key sends the request", id="nobody sends it"),
+        pytest.param([], "--as: say which key, or name a project", id="nobody sends it"),
         pytest.param(["--as", "key_c"], "--as: no key has this id, and none is this one; did you mean", id="no key"),
-        pytest.param(["--as", "key_a", "--project", "proj"], "--project: names a sender beside the key", id="two"),
+        pytest.param(["--as", "key_a", "--project", "proj"], "--project: names somebody beside the key", id="two"),
         pytest.param(["--project", "prj"], '--project: no project has this id; did you mean "proj"?', id="no project"),
         pytest.param(["--project", "proj", "--user", "al"], "--user: no user has this id; there is al", id="no user"),
-        pytest.param(["--user", "alice"], "--user: needs the project that the request is sent in", id="a user only"),
+        pytest.param(["--user", "alice"], "--user: needs the project that the user is in", id="a user only"),
         pytest.param(["--as", "key_a", "--path", "/v1#x"], "--path: cannot be read; give a path", id="no path"),
         pytest.param(["--as", "key_a", "--path", ""], "--path: cannot be read; give a path", id="an empty path"),
         pytest.param(

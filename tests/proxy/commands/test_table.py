@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.commands.table import cut, lay_out, printable, usd, width_of
+from proxy.commands.table import cut, labelled, lay_out, printable, section, usd, width_of, wrapped
 
 
 @pytest.mark.parametrize(
@@ -61,3 +61,23 @@ def test_money_has_all_its_decimals(microdollars: int, expected: str) -> None:
 
 def test_every_control_character_is_shown() -> None:
     assert printable("a\u202eb\u0085\udcff é") == "a\\u202eb\\x85\\udcff é"
+
+
+@pytest.mark.parametrize(
+    ("rows", "lines"),
+    [
+        pytest.param([("a", "1"), ("b", "10")], ["", "title", "  a   1", "  b  10"], id="a table below its title"),
+        pytest.param([], ["", "title        none"], id="nothing to tell"),
+    ],
+)
+def test_a_section_has_a_title(rows: list[tuple[str, ...]], lines: list[str]) -> None:
+    assert list(section("title", rows, right=(1,))) == lines
+
+
+def test_texts_stand_beside_their_label() -> None:
+    assert list(labelled("label", ["a", "b"])) == ["label        a", " " * 13 + "b"]
+
+
+def test_a_long_text_is_wrapped_and_steers_no_terminal() -> None:
+    assert wrapped("x" * 90 + " \x1b", "  ") == ["  " + "x" * 90 + " \\x1b"]
+    assert wrapped("x" * 90 + " " + "y" * 9, "  ") == ["  " + "x" * 90, "  " + "y" * 9]

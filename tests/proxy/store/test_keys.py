@@ -16,7 +16,7 @@ from proxy.store.keys import Keys
 def bound(*scope: str, name: str = "rpm", policy: str = "p", **settings: Any) -> BoundLimit:  # noqa: ANN401
     by = ["user"] * len(scope)
     limit = Limit(**{"of": "requests", "limit": 5, "per": "minute", "by": by, "name": name, **settings})
-    return BoundLimit(name, policy, limit, scope, 1, name, NamedLimit(policy, limit))
+    return BoundLimit(name, policy, limit, scope, 1, name, NamedLimit(policy, limit), 1)
 
 
 @given(organization=st.text(min_size=1), scope=st.text(), request_id=st.text())

@@ -48,12 +48,23 @@ class Clockwork:
 
 @dataclass(frozen=True)
 class Row:
-    """One limit of the test: how it is taken, and its tank; `is_calendar` ones begin anew every WINDOW."""
+    """One limit of the test: how it is taken, and its tank; `is_calendar` ones begin anew every WINDOW.
+
+    Those that do not hold want room for one, and take it all in the end.
+    """
 
     name: str
     how: str
     tank: Tank
     is_calendar: bool = False
+    mode: str = "enforce"
+    holds: bool = True
+
+    def needs(self, amount: int) -> int:
+        return amount if self.holds else 1
+
+    def takes(self, amount: int) -> int:
+        return amount if self.holds else 0
 
     @property
     def is_single(self) -> bool:
@@ -77,6 +88,12 @@ ROWS = (
     Row("concurrency", "hold", make_tank(Unwindowed(), 3, None)),
     Row("day of requests", "spend", Tank(9), is_calendar=True),
     Row("day of tokens", "miss", Tank(300), is_calendar=True),
+    Row("observed requests", "spend", make_tank(Rolling(60_000), 3, None), mode="observe"),
+    Row("observed tokens", "miss", make_tank(Rolling(90_000), 100, None), mode="observe"),
+    Row("observed, hits too", "hold", Tank(90), is_calendar=True, mode="observe"),
+    Row("settled after", "miss", make_tank(Rolling(90_000), 100, None), holds=False),
+    Row("settled after, hits too", "hold", Tank(200), is_calendar=True, holds=False),
+    Row("observed, settled after", "miss", Tank(80), is_calendar=True, mode="observe", holds=False),
 )
 
 
@@ -93,6 +110,7 @@ class Hold:
     takes: list[tuple[str, Row, int]] = field(default_factory=list)
     """Key, row and end of the calendar window of each limit."""
     asks: list[int] = field(default_factory=list)
+    observed: str = ""
 
 
 class Reference:
@@ -106,30 +124,34 @@ class Reference:
     def level(self, key: str) -> Level:
         return self.levels.get(key, Level())
 
-    def admit(self, name: str, rows: Sequence[Row], asks: list[int], hits: str, now: int) -> str:
+    def admit(self, name: str, rows: Sequence[Row], asks: list[int], hits: str, now: int) -> tuple[str, str]:
         if name in self.holds:
             hold = self.holds[name]
-            return hold.verdict if hold.state == "held" else "ended"
-        verdict = "hit" if hits == "only" else "admitted"
-        for row, ask in zip(rows, asks, strict=True):
-            if hits == "only" and row.how == "miss":
+            return (hold.verdict, hold.observed) if hold.state == "held" else ("ended", "")
+        verdict, observed = "hit" if hits == "only" else "admitted", []
+        for number, (row, ask) in enumerate(zip(rows, asks, strict=True), 1):
+            level = windows.leaked(self.level(row.key(now)), row.tank, now)
+            if (hits == "only" and row.how == "miss") or windows.fits(level, row.tank, row.needs(ask), now):
                 continue
-            if not windows.fits(self.level(row.key(now)), row.tank, ask, now):
-                if hits != "maybe" or row.how != "miss":
-                    return "refused"
+            if row.mode == "observe":
+                observed += [number, windows.left(level, row.tank)]
+            elif hits != "maybe" or row.how != "miss":
+                return "refused", ""
+            else:
                 verdict = "hit"
-        hold = Hold("held", verdict, now, now + LEASE, asks=asks)
+        hold = Hold("held", verdict, now, now + LEASE, asks=asks, observed=" ".join(map(str, observed)))
         for row, ask in zip(rows, asks, strict=True):
             spends = verdict == "admitted" and row.how == "spend"
             holds = not spends and (verdict == "admitted" or row.how != "miss")
-            hold.spent.append(ask if spends else 0)
-            hold.held.append(ask if holds else 0)
+            hold.spent.append(row.takes(ask) if spends else 0)
+            hold.held.append(row.takes(ask) if holds else 0)
             hold.takes.append((row.key(now), row, row.span(now)[1]))
             if hold.spent[-1] or hold.held[-1]:  # a level that nothing is taken from stays as it is
                 level, key = self.level(row.key(now)), row.key(now)
                 self.levels[key] = windows.take(level, row.tank, now, spend=hold.spent[-1], hold=hold.held[-1])
+                hold.held[-1] = self.levels[key].held - level.held
         self.holds[name] = hold
-        return verdict
+        return verdict, hold.observed
 
     def end(self, name: str, how: str, taken: list[int], hold: Hold, now: int, age: int) -> str:
         known = self.holds.get(name)
@@ -142,7 +164,8 @@ class Reference:
             before = replace(before, held=[0] * len(taken), spent=[0] * len(taken))
         booked = []
         for i, (key, row, until) in enumerate(hold.takes):
-            takes = {"settle": taken[i], "release": 0, "orphan": min(taken[i], before.spent[i] + before.held[i])}[how]
+            is_untouched = before.verdict == "hit" and before.spent[i] == before.held[i] == 0
+            takes = {"settle": taken[i], "release": 0, "orphan": 0 if is_untouched else taken[i]}[how]
             booked.append(takes)
             if until and now >= until:
                 continue
@@ -206,9 +229,11 @@ class Both(RuleBasedStateMachine):
             return  # in another calendar window the gateway would not resend
         arguments: list[object] = [name, self.now, LEASE, 10**9, GRACE, hits, f"record of {name}", "limits"]
         for row, ask in zip(rows, asks, strict=True):
-            arguments += [row.how, row.tank.capacity, row.tank.amount, row.tank.period, ask, *row.span(self.now)]
+            arguments += [row.how, row.mode, row.tank.capacity, row.tank.amount, row.tank.period]
+            arguments += [row.needs(ask), row.takes(ask), *row.span(self.now)]
         reply = self.lua.run("admit", [f"hold:{name}", "leases", *(row.key(self.now) for row in rows)], arguments)
-        assert reply[0].decode() == self.python.admit(name, rows, asks, hits, self.now)
+        observed = "" if reply[0] == b"ended" else reply[-1].decode()
+        assert (reply[0].decode(), observed) == self.python.admit(name, rows, asks, hits, self.now)
         if reply[0] in (b"admitted", b"hit"):
             self.asked[name] = (rows, asks, hits)
             self.admitted.setdefault(name, replace(self.python.holds[name]))
@@ -289,10 +314,13 @@ class Both(RuleBasedStateMachine):
 
     @invariant()
     def nothing_is_passed(self) -> None:
-        """Stay within each limit with what is spent and held, as long as nobody took more than was held."""
+        """Stay within each limit with what is spent and held, as long as nobody took more than was held.
+
+        Limits that are observed, or hold nothing, promise nothing.
+        """
         for key, level in self.python.levels.items() if self.is_honest else ():
             row = next(row for row in ROWS if f"limit:{row.name}:" in key)
-            assert windows.fits(level, row.tank, 0, level.at)
+            assert row.mode == "observe" or not row.holds or windows.fits(level, row.tank, 0, level.at)
 
     @invariant()
     def every_key_but_the_outbox_has_an_end(self) -> None:
@@ -327,7 +355,7 @@ def clockwork(any_store: StoreServer) -> Any:  # noqa: ANN401  a generator of Cl
 
 
 def admit_one(lua: Clockwork, *, deadline: int = START, span: tuple[int, int] = (0, 0)) -> list[Any]:
-    arguments = ["r", deadline, LEASE, 10**9, GRACE, "no", "{}", "[]", "spend", 5, 1, 12_000, 1, *span]
+    arguments = ["r", deadline, LEASE, 10**9, GRACE, "no", "{}", "[]", "spend", "enforce", 5, 1, 12_000, 1, 1, *span]
     return lua.run("admit", ["hold", "leases", "limit"], arguments)
 
 
@@ -414,12 +442,55 @@ def test_what_was_admitted_without_the_store_and_is_told_late(
 
 
 def test_a_hold_that_stands_is_exchanged_for_a_truth_that_comes_late(clockwork: Clockwork) -> None:
-    arguments = ["r", START, LEASE, 10**9, GRACE, "no", "{}", "[]", "hold", 5, 1, 12_000, 4, 0, 0]
+    arguments = ["r", START, LEASE, 10**9, GRACE, "no", "{}", "[]", "hold", "enforce", 5, 1, 12_000, 4, 4, 0, 0]
     clockwork.run("admit", ["hold", "leases", "limit"], arguments)
     clockwork.at(START + 60_000)
     end = ["r", "settle", 600_000, "{}", GRACE, 12_000, "book", 5, 1, 12_000, 3, 0]
     told = clockwork.run("settle", ["hold", "leases", "outbox", "limit"], end)
     assert told == [b"settled", START + 60_000, 2, 0, 0]  # held for 48 s, and refilling since
+
+
+def test_an_observed_limit_takes_what_does_not_fit_and_gives_back_what_it_took(clockwork: Clockwork) -> None:
+    """Asks that no limit tells apart are held up to what a level can be: 2^52 parts of a week."""
+    tank = make_tank(Rolling(604_800_000), 11, None)
+    most = windows.MAX_LEVEL // tank.period
+    ask = windows.MAX_COUNT + 1
+    head = [START, LEASE, 10**9, GRACE, "no", "{}", "[]"]
+    replies = [
+        clockwork.run(
+            "admit",
+            [f"hold:{number}", "leases", "limit"],
+            [number, *head, "miss", "observe", tank.capacity, tank.amount, tank.period, ask, ask, 0, 0],
+        )
+        for number in (1, 2)
+    ]
+    assert replies == [[b"admitted", START, 0, 0, most, b"1 11"], [b"admitted", START, 0, 0, most, b"1 0"]]
+    held = windows.take(Level(at=START), tank, START, hold=ask)
+    assert held == windows.take(held, tank, START, hold=ask) == Level(0, 0, most, START)
+    end = [1, "settle", 600_000, "{}", GRACE, 0, "book", tank.capacity, tank.amount, tank.period, 3, 0]
+    assert clockwork.run("settle", ["hold:1", "leases", "outbox", "limit"], end) == [b"settled", START, 3, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("hits", "verdict", "spent"),
+    [
+        pytest.param("no", b"admitted", 9, id="at its worst case, though nothing was held"),
+        pytest.param("only", b"hit", 0, id="but not where it was admitted for a hit only"),
+    ],
+)
+def test_an_orphan_of_a_limit_that_holds_nothing(
+    clockwork: Clockwork,
+    hits: str,
+    verdict: bytes,
+    spent: int,
+) -> None:
+    arguments = ["r", START, LEASE, 10**9, GRACE, hits, "{}", "[]", "miss", "enforce", 5, 1, 12_000, 1, 0, 0, 0]
+    told = clockwork.run("admit", ["hold", "leases", "limit"], arguments)
+    assert told == [verdict, START, 0, 0, 0, b""]
+    clockwork.at(START + LEASE)
+    end = ["r", "orphan", 600_000, "{}", GRACE, 0, "book", 5, 1, 12_000, 9, 0]
+    told = clockwork.run("settle", ["hold", "leases", "outbox", "limit"], end)
+    assert told == [b"orphaned", START + LEASE, spent, 0, 0]
 
 
 def test_renewing_extends_the_held_and_shortens_nothing(clockwork: Clockwork) -> None:

@@ -16,7 +16,7 @@ NOW = 1_800_000_000_000
 def room(name: str, spent: int = 0, held: int = 0, span: Span | None = None, **settings: Any) -> Room:  # noqa: ANN401
     limit = Limit(**{"of": "requests", "limit": 5, "per": "minute", "by": ["user"], **settings})
     named = NamedLimit("p", limit)
-    bound = BoundLimit(name, "p", limit, ("alice",), 1, named.name, named)
+    bound = BoundLimit(name, "p", limit, ("alice",), 1, named.name, named, 1)
     return Room(bound, Level(spent, 0, held, NOW), named.tank, span)
 
 
@@ -68,6 +68,12 @@ def test_every_quantity_has_its_unit(settings: dict[str, Any], said: str) -> Non
 def test_tokens_of_one_direction_and_money_have_no_fields_of_openai_s() -> None:
     rooms = [room("i", of="input_tokens"), room("o", of="output_tokens"), room("d", of="usd")]
     assert [name for name, _ in limit_headers(rooms)] == ["RateLimit-Policy", "RateLimit"]
+
+
+def test_limits_that_are_observed_are_not_told() -> None:
+    observed = [room("quiet", spent=9, mode="observe"), room("hushed", of="tokens", mode="observe")]
+    assert limit_headers(observed) == []
+    assert limit_headers([*observed, *ROOMS]) == limit_headers(ROOMS)
 
 
 def test_on_a_refusal_no_reset_is_shorter_than_the_wait() -> None:
