@@ -248,7 +248,7 @@ def _is_bound(draft: Draft, name: str, value: Any) -> bool:  # noqa: ANN401  a J
     They are not where the endpoint's parameter of that name is another thing, such as a chat's `logprobs`, a boolean,
     under a bound for the number that completions take.
     """
-    if not isinstance(value, bool) or not draft.request_type.has_parameter(name):
+    if not isinstance(value, bool) or not draft.request_type.reads_boolean(name):
         return True
     return any(isinstance(each, bool) for part in draft.rules[name].allowed for each in part.value)
 

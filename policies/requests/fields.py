@@ -183,6 +183,11 @@ class EndpointRequest(BaseModel):
         return True
 
     @classmethod
+    def reads_boolean(cls, name: str) -> bool:
+        """Tell whether the endpoint has this parameter and reads it as true or false."""
+        return cls.has_parameter(name) and cls.model_fields[name].annotation is not Any and cls.takes(name, True)  # noqa: FBT003  a JSON value
+
+    @classmethod
     def other_input_bytes(cls, fields: Mapping[str, Any]) -> int:
         """Return the bytes of unread inputs as JSON, and of what no API names: a server may read it, if it is text."""
         tables = vocabulary(cls)

@@ -532,3 +532,30 @@ def test_what_is_observed_is_what_would_have_been_done(
     told = observe_rules(effective, asked, policy, MODEL, str)
     assert [(a.parameter, a.before, a.after, a.action, a.policy) for a in told] == found
     assert dict(effective.fields) == {**sent, "n": 4}
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "rules", "sent"),
+    [
+        pytest.param(
+            Endpoint.CHAT,
+            {"service_tier": {"allowed": ["auto"]}},
+            {"messages": MESSAGES, "service_tier": True},
+            id="a list of texts",
+        ),
+        pytest.param(
+            Endpoint.CHAT,
+            {"presence_penalty": {"max": 1}},
+            {"messages": MESSAGES, "presence_penalty": True},
+            id="a bound on a number",
+        ),
+        pytest.param(
+            Endpoint.EMBEDDINGS, {"dimensions": {"max": 5}}, {"input": "x", "dimensions": True}, id="embeddings"
+        ),
+    ],
+)
+def test_true_is_no_way_round_a_bound_on_what_is_not_read(
+    endpoint: Endpoint, rules: Rules, sent: dict[str, Any]
+) -> None:
+    with pytest.raises(PolicyViolation, match=r" is true; policy 'a' allows "):
+        apply(rules, sent, endpoint)

@@ -137,6 +137,19 @@ def test_what_a_parameter_may_be_is_said_in_words() -> None:
     assert number_type(CompletionRequest, "unknown") is None
 
 
+@pytest.mark.parametrize(
+    ("kind", "name", "expected"),
+    [
+        pytest.param(ChatRequest, "logprobs", True, id="a boolean"),
+        pytest.param(CompletionRequest, "logprobs", False, id="a number of the same name"),
+        pytest.param(ChatRequest, "service_tier", False, id="what is not read"),
+        pytest.param(ChatRequest, "top_k", False, id="what the endpoint does not have"),
+    ],
+)
+def test_a_boolean_is_known(kind: type[EndpointRequest], name: str, *, expected: bool) -> None:
+    assert kind.reads_boolean(name) is expected
+
+
 def test_a_number_that_is_not_read_has_no_range() -> None:
     assert number_type(EmbeddingRequest, "dimensions") == NumberType(is_integer=False, minimum=None, maximum=None)
     assert number_type(EmbeddingRequest, "encoding_format") is None
