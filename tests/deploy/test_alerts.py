@@ -26,7 +26,7 @@ def firing(alert: str, series: Mapping[str, str], folder: Path) -> bool:
     """Tell whether an alert fires after a quarter of an hour of these series, a sample a minute."""
     promtool = shutil.which("promtool")
     if promtool is None:
-        pytest.skip("promtool is not installed")
+        pytest.skip("promtool, which evaluates alert rules, is not installed (Debian: prometheus)")
     silence = {"eval_time": "15m", "alertname": alert, "exp_alerts": []}
     values: list[dict[str, Any]] = [{"series": name, "values": numbers} for name, numbers in series.items()]
     tests = [{"interval": "1m", "input_series": values, "alert_rule_test": [silence]}]

@@ -32,7 +32,7 @@ def demo(tmp_path: Path) -> Iterator[Command]:
 
 def _paste(line: str) -> Resp:
     if shutil.which("curl") is None:
-        pytest.skip("curl is not installed")
+        pytest.skip("curl, which the pasted line is for, is not installed")
     pasted = subprocess.run(["/bin/sh", "-c", line], capture_output=True, timeout=60, check=False)
     assert pasted.returncode == 0, pasted.stderr.decode()
     head_is_shown = pasted.stdout.startswith(b"HTTP/")

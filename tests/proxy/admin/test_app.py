@@ -12,6 +12,7 @@ from aiohttp import ClientSession
 
 from proxy.admin.app import Access, control_plane, serve
 from proxy.config import Address, Configuration
+from proxy.errors import StoreUnavailable
 from proxy.listening import listening, url_of
 from proxy.metrics import CONTENT_TYPE
 
@@ -45,7 +46,8 @@ class StandIn:
 
     async def rooms(self, limits: Sequence[BoundLimit]) -> Sequence[Room]:
         """Stand for a store that is away."""
-        raise NotImplementedError
+        del limits
+        raise StoreUnavailable("The store is away.")
 
 
 @pytest.fixture
