@@ -32,7 +32,7 @@ def texts_of(value: Any) -> list[str]:  # noqa: ANN401
 def prompts_of(endpoint: str, fields: Mapping[str, Any]) -> int:
     """Return how many prompts a request has (SPEC §4): the array's length where it is an array of prompts."""
     value = fields.get({"completions": "prompt", "embeddings": "input"}.get(endpoint, ""))
-    return len(value) if isinstance(value, list) and not isinstance(value[0], Number) else 1
+    return len(value) if isinstance(value, list) and value and not isinstance(value[0], Number) else 1
 
 
 def input_of(endpoint: str, fields: Mapping[str, Any]) -> tuple[int, int]:
