@@ -29,6 +29,9 @@ bench:
 	$(python) tests/benchmarks/bench_decide.py
 	$(python) tests/benchmarks/bench_path.py
 	$(python) tests/benchmarks/bench_outage.py
+	$(python) tests/benchmarks/bench_limits.py
+	$(python) tests/benchmarks/bench_refusals.py
+	$(python) tests/benchmarks/storm.py
 
 lock:
 	deploy/lock/update

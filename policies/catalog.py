@@ -7,25 +7,38 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal, NamedTuple
 
 from pydantic import Field, NonNegativeInt, PositiveInt
 
 from policies.settings import Items, Settings
 
 TokenizerName = Literal["cl100k_base", "o200k_base", "o200k_harmony", "llama3", "qwen3"]
-TextCounter = Callable[[Sequence[str]], int]
-"""Tells how many tokens texts have at most."""
+
+
+class TextCount(NamedTuple):
+    """How many tokens texts have, but for so many bytes of them that were not counted: each token has one at least."""
+
+    tokens: int
+    other_bytes: int = 0
+
+
+TextCounter = Callable[[Sequence[str]], TextCount]
+"""Counts texts, each read by itself."""
+
+
+MOST_USD: Final = 1e9
+"""Per million tokens."""
 
 
 class Price(Settings):
     """USD per million tokens."""
 
-    input: float = Field(ge=0)
+    input: float = Field(ge=0, le=MOST_USD)
     """USD per million input tokens."""
-    output: float = Field(ge=0)
+    output: float = Field(ge=0, le=MOST_USD)
     """USD per million output tokens."""
-    cached_input: float | None = Field(default=None, ge=0)
+    cached_input: float | None = Field(default=None, ge=0, le=MOST_USD)
     """USD per million input tokens that the upstream served from its own prompt cache; absent: as input."""
 
 
@@ -56,7 +69,7 @@ class ModelSettings(Settings):
     token_ceiling: Literal["max_tokens", "max_completion_tokens"] = "max_completion_tokens"  # noqa: S105  a name
     """Under which name an open ceiling of a chat request is written."""
     tokenizer: TokenizerName | None = None
-    """Vocabulary to count text by, with the extra `tokenizers`; absent: text is bounded by its UTF-8 bytes."""
+    """Vocabulary to count text by, with the extra `tokenizers`; absent: UTF-8 bytes bound input and tell of output."""
     image_tokens: PositiveInt = 2_048
     """What an image in a chat counts for, whatever its size: the most that the model makes of one."""
     request_overhead_tokens: NonNegativeInt = 8

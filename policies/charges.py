@@ -7,12 +7,12 @@ window, and takes what was seen of an answer as plain numbers.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import msgspec
 
 from policies.errors import InvalidRequest
-from policies.pricing import cost_microdollars
+from policies.pricing import cost_microdollars, most_cost_microdollars
 from policies.requests.asked import Action, Adjustment, EffectiveRequest
 from policies.requests.ceilings import (
     BEST_OF,
@@ -29,13 +29,14 @@ from policies.tokens import (
     bound_input_tokens,
     bound_sent_tokens,
     estimate_input_tokens,
+    estimate_text_tokens,
     estimate_tokens,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
-    from policies.catalog import Model
+    from policies.catalog import Model, TextCounter
     from policies.usage import Usage
 
 MOST_TOKENS: Final = 10**15
@@ -48,17 +49,22 @@ Known = Literal["reported", "counted", "worst_case", "none"]
 class WorstCase(msgspec.Struct, frozen=True):
     """The most a request can take: tokens as counts, cost in whole micro-dollars (0 for a model without price).
 
-    Not `is_bounded` where nothing says how much one candidate may generate, whose output then counts as none, or how
-    much an input has that is partly named only, which then counts as sent and is not `is_input_bounded`.
+    Not `is_output_bounded` where nothing says how much one candidate may generate, which then counts as none; not
+    `is_input_bounded` where nothing says how much an input has that is partly named only, which then counts as sent.
     `candidates` are the choices that are generated, whether they are returned or not.
     """
 
     input_tokens: int
     output_tokens: int
     cost_microdollars: int
-    is_bounded: bool = True
     candidates: int = 0
     is_input_bounded: bool = True
+    is_output_bounded: bool = True
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether both are known."""
+        return self.is_input_bounded and self.is_output_bounded
 
     @property
     def tokens(self) -> int:
@@ -98,7 +104,8 @@ class Seen:
     `usage` is the upstream's report. `is_served`: the upstream took the request and did not answer it with an error
     status; `is_ended`: the answer's end came; `is_abandoned`: the client left before that. `is_readable`: what passed
     could be counted, events of content and the bytes of their text. `choices` are those of an answer that is all there,
-    0 where they were not counted.
+    0 where they were not counted; `choices_with_text` those of a whole answer that have some. `texts` is what choices
+    have that was kept for the model's tokenizer, `other_bytes` the bytes of what was not.
     """
 
     usage: Usage | None = None
@@ -109,6 +116,16 @@ class Seen:
     is_abandoned: bool = False
     is_readable: bool = True
     choices: int = 0
+    choices_with_text: int = 0
+    texts: tuple[str, ...] = ()
+    other_bytes: int = 0
+
+
+class _Output(NamedTuple):
+    """How many tokens were seen; `is_counted` by the model's tokenizer, all of them."""
+
+    tokens: int
+    is_counted: bool = False
 
 
 def most_candidates(effective: EffectiveRequest) -> int:
@@ -126,16 +143,15 @@ def worst_case(effective: EffectiveRequest, model: Model) -> WorstCase:
     if ceiling is None and all(map(is_ceiling, ceilings_given(effective.fields).values())):
         ceiling = model.settings.max_output_tokens or model.settings.context_window
     output_tokens = min(candidates * (ceiling or 0), MOST_TOKENS)
-    cost = cost_microdollars(model.settings.price, input_tokens=input_tokens, output_tokens=output_tokens)
+    cost = most_cost_microdollars(model.settings.price, input_tokens=input_tokens, output_tokens=output_tokens)
     is_counted = candidates == 0 or (ceiling is not None and find_unreadable_multiplier(effective.fields) is None)
-    is_bounded = bound is not None and is_counted
     return WorstCase(
         input_tokens,
         output_tokens,
         cost,
-        is_bounded=is_bounded,
         candidates=candidates,
         is_input_bounded=bound is not None,
+        is_output_bounded=is_counted,
     )
 
 
@@ -236,10 +252,10 @@ def _configured_ceiling(effective: EffectiveRequest, model: Model, name: str) ->
 def charge(effective: EffectiveRequest, model: Model, worst: WorstCase, seen: Seen) -> Charged:
     """Return what a request that went upstream is charged, given what was seen of its answer.
 
-    The upstream's report is believed; but of several choices or prompts our own count where that is much larger, as
-    some servers report one of them only. Without a report the prompt and what was generated are estimated, never above
-    the worst case. A failure before the first token costs nothing; an answer that could not be seen costs the worst
-    case.
+    The upstream's report is believed, unless our own count is much larger: of several choices or prompts, of which some
+    servers report one only, and of an answer without its end, as some report in between. Without a report the prompt
+    and what was generated are estimated, never above the worst case. A failure before the first token costs nothing; an
+    answer that could not be seen costs the worst case.
     """
     charged = _charge_tokens(effective, model, worst, seen)
     if charged.known in ("none", "worst_case"):
@@ -310,7 +326,7 @@ def _with_left_out(effective: EffectiveRequest, returned: int) -> int:
 
 
 def _may_generate(worst: WorstCase) -> bool:
-    return worst.output_tokens > 0 or not worst.is_bounded
+    return worst.output_tokens > 0 or not worst.is_output_bounded
 
 
 def _reported(effective: EffectiveRequest, model: Model, worst: WorstCase, seen: Seen, usage: Usage) -> Charged:
@@ -319,12 +335,14 @@ def _reported(effective: EffectiveRequest, model: Model, worst: WorstCase, seen:
     if view.prompt_count > 1:
         own_input = min(estimate_input_tokens(effective, model), worst.input_tokens)
         token_ids = effective.input_size.token_ids  # these are no estimate
-        input_tokens = max(token_ids, _credible(usage.input_tokens, own_input))
-    if worst.candidates > 1 and not view.echo_size().token_ids:  # whose text is of a length that nobody knows
-        own_output = _at_most(worst, _seen_output(effective, seen))
-        output_tokens = _credible(usage.output_tokens, own_output)
+        input_tokens = max(token_ids, _credible(usage.input_tokens, _Output(own_input)))
+    may_be_partial = worst.candidates > 1 or not seen.is_ended
+    if may_be_partial and not view.echo_size().token_ids:  # whose text is of a length that nobody knows
+        own = _seen_output(effective, model, seen)
+        output_tokens = _credible(usage.output_tokens, own._replace(tokens=_at_most(worst, own.tokens)))
     if seen.is_abandoned and not seen.is_ended:
-        input_tokens, output_tokens = min(input_tokens, worst.input_tokens), _at_most(worst, output_tokens)
+        output_tokens = _at_most(worst, output_tokens)
+        input_tokens = min(input_tokens, worst.input_tokens) if worst.is_input_bounded else input_tokens
     return _charged(
         model,
         input_tokens=input_tokens,
@@ -335,13 +353,14 @@ def _reported(effective: EffectiveRequest, model: Model, worst: WorstCase, seen:
     )
 
 
-def _credible(reported: int, own: int) -> int:
-    """Return the report, unless it is at most two thirds of our own count.
+def _credible(reported: int, own: _Output) -> int:
+    """Return the report, unless it is at most two thirds of our own count, or below nine tenths of a tokenizer's.
 
-    Our count takes four bytes for a token; most text has some more, so that a right report is often a little smaller.
-    A server that reports one of two choices reports about half.
+    Where our count takes four bytes for a token, most text has some more, so that a right report is often a little
+    smaller. A server that reports one of two choices reports about half.
     """
-    return own if 3 * reported <= 2 * own else reported
+    is_too_small = 10 * reported < 9 * own.tokens if own.is_counted else 3 * reported <= 2 * own.tokens
+    return own.tokens if is_too_small else reported
 
 
 def _counted(effective: EffectiveRequest, model: Model, worst: WorstCase, seen: Seen) -> Charged:
@@ -349,22 +368,30 @@ def _counted(effective: EffectiveRequest, model: Model, worst: WorstCase, seen: 
     return _charged(
         model,
         input_tokens=min(estimate_input_tokens(effective, model), worst.input_tokens),
-        output_tokens=_at_most(worst, _with_left_out(effective, _seen_output(effective, seen))),
+        output_tokens=_at_most(worst, _with_left_out(effective, _seen_output(effective, model, seen).tokens)),
         known="counted",
     )
 
 
-def _seen_output(effective: EffectiveRequest, seen: Seen) -> int:
-    """Return about how many tokens the choices have, less what they repeat of the prompt."""
+def _seen_output(effective: EffectiveRequest, model: Model, seen: Seen) -> _Output:
+    """Return how many tokens the choices have, less what they repeat of the prompt: about, without a tokenizer."""
     echo = effective.view.echo_size()
+    if model.count_tokens is not None and seen.texts and not echo.token_ids:
+        return _count_output(model.count_tokens, seen, echo.verbatim)
     echo_bytes = echo.text_bytes + echo.token_ids * BYTES_PER_TOKEN
     if not echo_bytes:
-        return max(seen.content_events, estimate_tokens(seen.content_bytes))
-    return estimate_tokens(max(0, seen.content_bytes - echo_bytes))
+        return _Output(max(seen.content_events, seen.choices_with_text, estimate_tokens(seen.content_bytes)))
+    return _Output(estimate_tokens(max(0, seen.content_bytes - echo_bytes)))
+
+
+def _count_output(count_tokens: TextCounter, seen: Seen, echoed: Sequence[str]) -> _Output:
+    found, repeated = count_tokens(seen.texts), count_tokens(echoed)
+    tokens = estimate_text_tokens(found) + estimate_tokens(seen.other_bytes) - estimate_text_tokens(repeated)
+    return _Output(max(0, tokens), is_counted=not (found.other_bytes or seen.other_bytes or echoed))
 
 
 def _at_most(worst: WorstCase, output_tokens: int) -> int:
-    return min(output_tokens, worst.output_tokens) if worst.is_bounded else output_tokens
+    return min(output_tokens, worst.output_tokens) if worst.is_output_bounded else output_tokens
 
 
 def _charged(  # noqa: PLR0913  a charge's parts, each by name

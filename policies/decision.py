@@ -16,7 +16,7 @@ from policies.cacheability import plan_cache
 from policies.charges import check_input, check_multipliers, close_ceiling, worst_case, worst_case_if_held
 from policies.draft import joined
 from policies.errors import Forbidden
-from policies.limits import bind_limits, needs_ceiling, needs_input
+from policies.limits import bind_limits, needs_candidates, needs_ceiling, needs_input
 from policies.parameters import apply_rules, observe_rules
 from policies.pseudonyms import pseudonym
 from policies.requests.dialects import check_model_bounds
@@ -98,7 +98,7 @@ def decide_under(  # noqa: PLR0913  a decision weighs all of them
     observed = observe_rules(effective, asked, policy, model, pseudonymise) if policy.observed else ()
     if effective.input_size.is_open and needs_input(policy.limits, model):
         check_input(effective, model)
-    if policy.limits:
+    if needs_candidates(policy.limits, model):
         check_multipliers(effective)
     if needs_ceiling(policy.limits, model):
         effective, written = close_ceiling(effective, model)

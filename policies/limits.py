@@ -91,6 +91,11 @@ class NamedLimit:
         return self.limit.mode == "observe"
 
     @property
+    def waits(self) -> bool:
+        """Whether a request that has no room waits for some."""
+        return self.limit.on_exceed == "wait"
+
+    @property
     def holds(self) -> bool:
         """Whether room is held for what a request takes at worst; else there only has to be some left."""
         return self.limit.hold == "worst_case"
@@ -161,7 +166,12 @@ class BoundLimit(msgspec.Struct, frozen=True):
         """When the limit is taken from."""
         if self.named.quantity.is_spent_at_once:
             return Taking.SPEND
-        return Taking.HOLD if self.is_taken_by_hits else Taking.MISS
+        return Taking.MISS if self.is_for_misses else Taking.HOLD
+
+    @property
+    def is_for_misses(self) -> bool:
+        """Whether an answer from the cache needs no room in it."""
+        return not self.is_taken_by_hits
 
     @property
     def is_observed(self) -> bool:
@@ -257,6 +267,11 @@ def needs_ceiling(limits: Sequence[NamedLimit], model: Model) -> bool:
 def needs_input(limits: Sequence[NamedLimit], model: Model) -> bool:
     """Tell whether a limit for this model holds what depends on the input, so that its size has to be known."""
     return any(named.quantity.needs_input and _is_held_for(named, model) for named in limits)
+
+
+def needs_candidates(limits: Sequence[NamedLimit], model: Model) -> bool:
+    """Tell whether a limit for this model holds what depends on how many candidates are asked for."""
+    return any(named.quantity.needs_candidates and _is_held_for(named, model) for named in limits)
 
 
 def _is_held_for(named: NamedLimit, model: Model) -> bool:

@@ -6,9 +6,9 @@ Holds the shape only. What a rule does is in `parameters`, what a limit binds in
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticKnownError
 
 from policies.quantities import QUANTITIES, Counted, OnStoreFailure
@@ -16,6 +16,16 @@ from policies.settings import Items, Milliseconds, Settings
 from policies.windows import MAX_COUNT
 
 Number = int | float
+MAX_WAIT_MILLISECONDS: Final = 600_000
+"""Longest wait for room that can be configured: ten minutes."""
+DEFAULT_WAIT_MILLISECONDS: Final = 30_000
+
+
+def _check_wait(milliseconds: int) -> int:
+    if 0 < milliseconds <= MAX_WAIT_MILLISECONDS:
+        return milliseconds
+    msg = "must be 1ms or longer, and 10m at most"
+    raise ValueError(msg)
 
 
 class Rule(Settings):
@@ -62,6 +72,10 @@ class Limit(Settings):
     """Each combination of these has a count of its own."""
     mode: Literal["enforce", "observe"] = "enforce"
     """observe: count, and only record which requests the limit would have refused."""
+    on_exceed: Literal["refuse", "wait"] = "refuse"
+    """What becomes of a request that has no room: refused at once, or it waits in line until it fits."""
+    max_wait: Annotated[Milliseconds, AfterValidator(_check_wait)] | None = None
+    """Longest wait, with on_exceed: wait; past it, or if it cannot do, the request is refused. Absent: 30 seconds."""
     hold: Literal["worst_case", "none"] = "worst_case"
     """What is taken until the answer has come: the most it can be, or nothing; requests in flight then overshoot."""
     burst: Annotated[Number, Field(gt=0)] | None = None
@@ -103,6 +117,23 @@ class Limit(Settings):
             msg = f"a limit of {self.of} needs `per`: second, minute, hour, day, week, month, or a duration such as 90s"
             raise ValueError(msg)
         return self
+
+    @model_validator(mode="after")
+    def _waits_for_something(self) -> Limit:
+        if self.max_wait is not None and self.on_exceed != "wait":
+            msg = "max_wait is how long requests wait: write on_exceed: wait beside it, or leave it out"
+            raise ValueError(msg)
+        if self.on_exceed == "wait" and self.mode == "observe":
+            msg = "nothing waits for a limit that is only observed: leave out on_exceed, or mode"
+            raise ValueError(msg)
+        return self
+
+    @property
+    def wait_milliseconds(self) -> int:
+        """How long a request may wait for room, in milliseconds; 0 where it is refused at once."""
+        if self.on_exceed == "refuse":
+            return 0
+        return DEFAULT_WAIT_MILLISECONDS if self.max_wait is None else self.max_wait
 
 
 class CacheSettings(Settings):

@@ -1,19 +1,20 @@
 """What tokens cost, in whole micro-dollars, and how amounts of USD are read and written (SPEC §5).
 
 Knows prices and counts; where the counts come from is in `charges`. All rounding of money happens here, once a
-request, upwards.
+request, upwards; prices are not rounded.
 """
 
 from __future__ import annotations
 
 from decimal import Decimal
+from fractions import Fraction
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from math import lcm
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from policies.catalog import Price
 
-_TOKENS_PER_PRICE: Final = 1_000_000
 _PARTS_PER_USD: Final = 1_000_000
 
 
@@ -26,10 +27,21 @@ def cost_microdollars(
     """
     if price is None:
         return 0
-    input_price, output_price, cached_price = _rates(price.input, price.output, price.cached_input)
+    rates = _rates(price.input, price.output, price.cached_input)
     cached = min(cached_input_tokens, input_tokens)
-    parts = (input_tokens - cached) * input_price + cached * cached_price + output_tokens * output_price
-    return -(-parts // _TOKENS_PER_PRICE)
+    parts = (input_tokens - cached) * rates.input + cached * rates.cached_input + output_tokens * rates.output
+    return -(-parts // rates.per_microdollar)
+
+
+def most_cost_microdollars(price: Price | None, *, input_tokens: int, output_tokens: int) -> int:
+    """Return the most that a request can cost, however much of its input the upstream has in its own cache."""
+    is_cached_dearer = price is not None and price.cached_input is not None and price.cached_input > price.input
+    return cost_microdollars(
+        price,
+        input_tokens=input_tokens,
+        output_tokens=output_tokens,
+        cached_input_tokens=input_tokens if is_cached_dearer else 0,
+    )
 
 
 def microdollars(usd: float) -> int:
@@ -49,8 +61,19 @@ def write_usd(microdollars: int) -> str:
     return f"{whole}.{parts:06}".rstrip("0").rstrip(".") + " USD"
 
 
+class _Rates(NamedTuple):
+    """What a token costs, in parts of which `per_microdollar` are one micro-dollar."""
+
+    input: int
+    output: int
+    cached_input: int
+    per_microdollar: int
+
+
 @lru_cache(maxsize=1024)
-def _rates(input_usd: float, output_usd: float, cached_usd: float | None) -> tuple[int, int, int]:
-    """Return prices in micro-dollars per million tokens."""
-    in_, out = round(input_usd * _PARTS_PER_USD), round(output_usd * _PARTS_PER_USD)
-    return in_, out, in_ if cached_usd is None else round(cached_usd * _PARTS_PER_USD)
+def _rates(input_usd: float, output_usd: float, cached_usd: float | None) -> _Rates:
+    """Return prices per million tokens, which are micro-dollars per token, exactly as their decimals are written."""
+    written = [Fraction(str(usd)) for usd in (input_usd, output_usd, input_usd if cached_usd is None else cached_usd)]
+    per_microdollar = lcm(*(each.denominator for each in written))
+    in_, out, cached = (int(each * per_microdollar) for each in written)
+    return _Rates(in_, out, cached, per_microdollar)

@@ -34,10 +34,10 @@ class Quantity:
 
     `asks` is what a request takes at worst, `charges` what it took. `is_spent_at_once`: taken at admission for good,
     and not held. `is_taken_by_hits`: answers from the cache take it too. `is_settled`: how much it was is known only
-    when the request has ended. `needs_input`: the worst case is not known
-    while the size of the input is not; `needs_ceiling`: nor while a request leaves its token ceiling open;
-    `needs_price`: nor of a model without a price. `is_budget`: no retry
-    outlasts its limits. `count` reads an amount of it as configured, and raises ValueError saying what can be written;
+    when the request has ended. `needs_input`: the worst case is not known while the size of the input is not;
+    `needs_candidates`: nor while it is not known how many are asked for; `needs_ceiling`: nor while a request leaves
+    its token ceiling open; `needs_price`: nor of a model without a price. `is_budget`: no retry outlasts its limits.
+    `count` reads an amount of it as configured, and raises ValueError saying what can be written;
     `write` shows a count, with its unit where it has no `noun`.
     """
 
@@ -47,6 +47,7 @@ class Quantity:
     is_taken_by_hits: bool = False
     is_settled: bool = True
     needs_input: bool = False
+    needs_candidates: bool = False
     needs_ceiling: bool = False
     needs_price: bool = False
     is_budget: bool = False
@@ -66,7 +67,12 @@ QUANTITIES: Final[Mapping[Counted, Quantity]] = {
         noun="requests",
     ),
     "tokens": Quantity(
-        lambda worst: worst.tokens, lambda charged: charged.tokens, needs_input=True, needs_ceiling=True, noun="tokens"
+        lambda worst: worst.tokens,
+        lambda charged: charged.tokens,
+        needs_input=True,
+        needs_candidates=True,
+        needs_ceiling=True,
+        noun="tokens",
     ),
     "input_tokens": Quantity(
         lambda worst: worst.input_tokens, lambda charged: charged.input_tokens, needs_input=True, noun="input tokens"
@@ -74,14 +80,18 @@ QUANTITIES: Final[Mapping[Counted, Quantity]] = {
     "output_tokens": Quantity(
         lambda worst: worst.output_tokens,
         lambda charged: charged.output_tokens,
+        needs_candidates=True,
         needs_ceiling=True,
         noun="output tokens",
     ),
-    "completions": Quantity(lambda worst: worst.candidates, lambda charged: charged.completions, noun="completions"),
+    "completions": Quantity(
+        lambda worst: worst.candidates, lambda charged: charged.completions, needs_candidates=True, noun="completions"
+    ),
     "usd": Quantity(
         lambda worst: worst.cost_microdollars,
         lambda charged: charged.cost_microdollars,
         needs_input=True,
+        needs_candidates=True,
         needs_ceiling=True,
         needs_price=True,
         is_budget=True,
@@ -96,5 +106,10 @@ QUANTITIES: Final[Mapping[Counted, Quantity]] = {
 
 
 def exceeds(charged: Charged, worst: WorstCase) -> bool:
-    """Tell whether a request took more of any quantity than its worst case."""
-    return any(quantity.charges(charged) > quantity.asks(worst) for quantity in QUANTITIES.values())
+    """Tell whether a request took more of any quantity than its worst case, where that is known."""
+    return any(
+        quantity.charges(charged) > quantity.asks(worst)
+        for quantity in QUANTITIES.values()
+        if (worst.is_input_bounded or not quantity.needs_input)
+        and (worst.is_output_bounded or not quantity.needs_ceiling)
+    )

@@ -8,6 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+from msgspec.structs import replace
+
 from policies import windows
 from policies.limits import MORE_THAN_ANY, level_words, quota_words
 from policies.requests.asked import Action, Adjustment
@@ -24,29 +27,37 @@ _HELD_WAIT_MILLISECONDS: Final = 5_000
 """Wait to advise where only what others hold is in the way: they settle when their answers end."""
 _RETURNED_WAIT_MILLISECONDS: Final = 1_000
 """Likewise for concurrency."""
+_AWAY_WAIT_MILLISECONDS: Final = 5_000
+"""Likewise where the ask is within the limit and above a worker's share of it: until the store is back."""
 
 
-@dataclass(frozen=True, slots=True)
-class Room:
+class Room(msgspec.Struct, frozen=True):
     """One limit as it stood at `level.at`.
 
-    `tank` is the limit in numbers, or a worker's share of it; `span` the calendar window that counts, None for others.
+    `tank` is the limit in numbers, or a worker's share of it; `span` the calendar window that counts, None for others;
+    `ahead` what is asked for by requests that wait for the limit and came before.
     """
 
     bound: BoundLimit
     level: Level
     tank: Tank
     span: Span | None = None
+    ahead: int = 0
+
+    @property
+    def claimed(self) -> Level:
+        """The level with what is asked for ahead as if it were held."""
+        return replace(self.level, held=self.level.held + self.ahead) if self.ahead else self.level
 
     @property
     def left(self) -> int:
         """How much more fits."""
-        return windows.left(self.level, self.tank)
+        return windows.left(self.claimed, self.tank)
 
     @property
     def fits(self) -> bool:
-        """Whether the request's ask fits beside what is spent and held."""
-        return windows.fits(self.level, self.tank, self.bound.ask, self.level.at)
+        """Whether the request's ask fits beside what is spent, held, and asked for ahead."""
+        return windows.fits(self.claimed, self.tank, self.bound.ask, self.level.at)
 
     @property
     def refuses(self) -> bool:
@@ -55,8 +66,8 @@ class Room:
 
     @property
     def can_ever_fit(self) -> bool:
-        """Whether the ask is within the limit at all."""
-        return self.bound.ask <= self.tank.capacity
+        """Whether the ask is within the limit at all, whatever a worker's share of it is."""
+        return self.bound.ask <= self.bound.tank.capacity
 
     @property
     def window_seconds(self) -> int | None:
@@ -68,9 +79,9 @@ class Room:
 
     @property
     def reset_milliseconds(self) -> int:
-        """Time until nothing of the limit is spent any more; 0 if that is so now."""
+        """Time until nothing of the limit is spent any more, nor held in a calendar window; 0 if that is so now."""
         if self.span is not None:
-            return self._until_span_ends() if self.level.spent else 0
+            return self._until_span_ends() if self.level.spent or self.level.held else 0
         return windows.empty_in(self.level, self.tank)
 
     @property
@@ -87,13 +98,25 @@ class Room:
             return None
         if self.fits:
             return 0
+        if self.bound.ask > self.tank.capacity:
+            return _AWAY_WAIT_MILLISECONDS
         wait = self._until_span_ends() if self.span is not None else self._refilled_in()
-        if windows.is_blocked_by_holds(self.level, self.tank, self.bound.ask):
+        if windows.is_blocked_by_holds(self.claimed, self.tank, self.bound.ask):
             return min(wait, _HELD_WAIT_MILLISECONDS)
         return wait
 
+    @property
+    def least_wait_milliseconds(self) -> int | None:
+        """Time until the ask fits should all holds end now and nobody be ahead; None if time cannot do it."""
+        level = replace(self.level, held=0)
+        if windows.fits(level, self.tank, self.bound.ask, level.at):
+            return 0
+        if self.span is not None and self.can_ever_fit:
+            return self._until_span_ends()
+        return windows.fits_in(level, self.tank, self.bound.ask)
+
     def _refilled_in(self) -> int:
-        wait = windows.fits_in(self.level, self.tank, self.bound.ask)
+        wait = windows.fits_in(self.claimed, self.tank, self.bound.ask)
         return _RETURNED_WAIT_MILLISECONDS if wait is None else wait
 
     def _until_span_ends(self) -> int:

@@ -3,7 +3,7 @@
 A bound is never below the truth: token ids are counted exactly, text by the model's tokenizer as far as it is read
 verbatim, else by its UTF-8 bytes, of which a token has one at least, and an overhead per request and per message;
 images and sounds by numbers that no ordinary one exceeds; an input of which some is only named by all that its model
-can read. An estimate is for what nobody reported: what the tokenizer counts, else four bytes a token.
+can read. An estimate is for what nobody reported: what the tokenizer counts, and of the rest four bytes a token.
 What an input consists of is measured in `requests`; this file knows no price, no limit, no ceiling and no vocabulary.
 """
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from policies.requests.input_size import utf8_bytes
 
 if TYPE_CHECKING:
-    from policies.catalog import Model
+    from policies.catalog import Model, TextCount
     from policies.requests.asked import EffectiveRequest
     from policies.requests.input_size import InputSize
 
@@ -50,6 +50,11 @@ def estimate_input_tokens(effective: EffectiveRequest, model: Model) -> int:
     return size.token_ids + counted + estimate_tokens(other_bytes) + _media_tokens(size, model)
 
 
+def estimate_text_tokens(count: TextCount) -> int:
+    """Return about how many tokens counted texts have, with what was not counted of them."""
+    return count.tokens + estimate_tokens(count.other_bytes)
+
+
 def estimate_tokens(text_bytes: int) -> int:
     """Return about how many tokens so many bytes of text are, rounded up."""
     return _divide_up(text_bytes, BYTES_PER_TOKEN)
@@ -69,7 +74,8 @@ def _text(effective: EffectiveRequest, model: Model) -> tuple[int, int]:
     size = effective.input_size
     if model.count_tokens is None:
         return 0, size.text_bytes
-    return effective.verbatim_tokens(model.count_tokens), size.text_bytes - utf8_bytes(size.verbatim)
+    counted = effective.verbatim_count(model.count_tokens)
+    return counted.tokens, size.text_bytes - utf8_bytes(size.verbatim) + counted.other_bytes
 
 
 def _media_tokens(size: InputSize, model: Model) -> int:

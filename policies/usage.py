@@ -7,6 +7,7 @@ prompt, and identifiers only up to a length. Knows no price, no store and no exc
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 import msgspec
@@ -57,12 +58,12 @@ class UsageRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The one ledger line of a finished request; every field of SPEC §11, in the order it is written.
 
     Tokens and `completions` (choices generated) are counts, money whole micro-dollars, `…_milliseconds` Unix time,
-    `…_seconds` durations. `owner` is a user or, when `is_service_account`, a service account. `known` says how the
-    tokens are known: reported, counted, worst_case or none. `held_…` is the worst case that was held before, `saved_…`
-    what a hit would have taken upstream. `input_bound_tokens` is the most tokens that the input can have, of one that
-    is partly named only, so that it is not `input_is_bounded`, of what was sent. What was asked stands in the record of
-    every request that could be read, refused ones too; fields of a decision are None, 0 or empty where the request
-    never came that far.
+    `…_seconds` durations, of which `waited_…` passed in line for room in limits. `owner` is a user or, when
+    `is_service_account`, a service account. `known` says how the tokens are known: reported, counted, worst_case or
+    none. `held_…` is the worst case that was held before, `saved_…` what a hit would have taken upstream.
+    `input_bound_tokens` is the most tokens that the input can have, of one that is partly named only, so that it is not
+    `input_is_bounded`, of what was sent. What was asked stands in the record of every request that could be read,
+    refused ones too; fields of a decision are None, 0 or empty where the request never came that far.
     """
 
     request_id: str
@@ -71,6 +72,7 @@ class UsageRecord(msgspec.Struct, frozen=True, kw_only=True):
     started_milliseconds: int
     ended_milliseconds: int | None
     duration_seconds: float | None
+    waited_seconds: float
     time_to_first_token_seconds: float | None
 
     organization: str
@@ -198,7 +200,7 @@ def recorded_parameters(kind: type[BaseModel], fields: Mapping[str, Any]) -> dic
     """
     kept: dict[str, float | bool] = {}
     for name, value in fields.items():
-        if value is None or not (name in kind.model_fields or name in OUTPUT_NAMES):
+        if value is None or not (name in _parameters(kind) or name in OUTPUT_NAMES):
             continue
         if isinstance(value, int | float):
             kept[name] = _in_range(value)
@@ -207,12 +209,17 @@ def recorded_parameters(kind: type[BaseModel], fields: Mapping[str, Any]) -> dic
     return kept
 
 
+@cache
+def _parameters(kind: type[BaseModel]) -> frozenset[str]:
+    return frozenset(kind.model_fields)
+
+
 def unknown_fields(kind: type[BaseModel], fields: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the names of members that are no parameter of the API: bounded in number and length, in their order.
 
     A member that is null is none.
     """
-    names = [name for name, value in fields.items() if value is not None and name not in kind.model_fields]
+    names = [name for name, value in fields.items() if value is not None and name not in _parameters(kind)]
     return tuple(name[:MAX_FIELD_NAME_CHARACTERS] for name in names[:MAX_UNKNOWN_FIELDS])
 
 

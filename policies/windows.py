@@ -8,21 +8,25 @@ test runs both against each other. This file knows no limit, no scope and no key
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import lru_cache
 from math import gcd
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+from msgspec.structs import replace
+
 if TYPE_CHECKING:
-    from datetime import tzinfo
+    from datetime import date, tzinfo
 
 MAX_COUNT: Final = 10**13
 """Largest count that is told apart: asks and charges above it are taken as this, and limits go up to it."""
 MAX_LEVEL: Final = 2**52
 """Largest scaled level of a tank; one more addition stays below 2^53, where doubles stop being exact."""
 
+_DAY: Final = timedelta(days=1)
 _MAX_WINDOW_MILLISECONDS: Final = 10 * 366 * 86_400_000
 _ROLLING: Final = {"second": 1_000, "minute": 60_000, "hour": 3_600_000}
 _DURATION: Final = re.compile(r"([0-9]{1,12})(ms|s|m|h|d|w)", re.ASCII)
@@ -83,15 +87,24 @@ class Span:
 
 
 def calendar_span(unit: Calendar, now: int, zone: tzinfo) -> Span:
-    """Return the calendar window that holds `now` (Unix milliseconds) in a time zone."""
+    """Return the calendar window that holds `now` (Unix milliseconds) in a time zone.
+
+    Windows follow each other without a gap and without meeting twice: one begins when its first midnight is reached,
+    or where that is left out the moment after it, and stays when clocks are set back over that midnight afterwards.
+    """
     today = datetime.fromtimestamp(now / 1000, UTC).astimezone(zone).date()
+    spans = (_span_of_date(unit, day, zone) for day in (today, today + _DAY, today - _DAY))
+    return next(span for span in spans if span.holds(now))
+
+
+def _span_of_date(unit: Calendar, day: date, zone: tzinfo) -> Span:
     if unit is Calendar.DAY:
-        first, following = today, today + timedelta(days=1)
+        first, following = day, day + _DAY
     elif unit is Calendar.WEEK:
-        first = today - timedelta(days=today.weekday())
+        first = day - timedelta(days=day.weekday())
         following = first + timedelta(days=7)
     else:
-        first = today.replace(day=1)
+        first = day.replace(day=1)
         following = (first + timedelta(days=31)).replace(day=1)
     midnights = [datetime(day.year, day.month, day.day, tzinfo=zone) for day in (first, following)]
     return Span(*(int(midnight.timestamp()) * 1000 for midnight in midnights))
@@ -132,8 +145,7 @@ def _coarsen(amount: int, period: int, divisor: int) -> tuple[int, int]:
     return amount // divisor, -(-period // divisor)
 
 
-@dataclass(frozen=True, slots=True)
-class Level:
+class Level(msgspec.Struct, frozen=True, gc=False):
     """What a tank is filled with.
 
     `spent` refills with time, less `carry` parts of `period` of one that has refilled already; `held` does not, until
@@ -150,7 +162,7 @@ def _scaled(level: Level, tank: Tank, now: int) -> int:
     """Return what is spent at `now`, in parts of `period`."""
     carry = min(level.carry, tank.period - 1)
     elapsed = max(0, now - level.at)
-    return max(0, min(level.spent * tank.period, MAX_LEVEL) - carry - elapsed * tank.amount)
+    return max(0, min(level.spent * tank.period - carry, MAX_LEVEL) - elapsed * tank.amount)
 
 
 def _unscaled(scaled: int, tank: Tank, held: int, now: int) -> Level:

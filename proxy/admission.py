@@ -27,6 +27,8 @@ from policies.freshness import Fit
 from policies.limits import taken, taken_by_hit
 from policies.quantities import exceeds
 from policies.room import Room, refuse, would_refuse
+from policies.usage import Usage
+from policies.waiting import Place, may_wait, pause_milliseconds
 from proxy.errors import StoreUnavailable, note_error
 from proxy.exchange import CacheResult, Observed, Outcome
 from proxy.local_limits import LocalLimits
@@ -41,15 +43,17 @@ from proxy.store.reservations import (
     Reserved,
     Settlement,
     Verdict,
+    forget_failure,
     read_admit,
     read_levels,
     share,
 )
 from proxy.upkeep import Upkeep
+from proxy.waiting import Sleepers
 from proxy.wire.limit_fields import limit_headers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from datetime import tzinfo
     from types import TracebackType
 
@@ -60,9 +64,11 @@ if TYPE_CHECKING:
     from proxy.exchange import Exchange, Headers
     from proxy.metrics import Metrics
     from proxy.spool import Spool
+    from proxy.store.cluster import AnswerStore
     from proxy.store.connection import Reply, Store
     from proxy.store.reservations import Count
 
+_NOBODY_AHEAD: Final[Mapping[int, int]] = {}
 _MAX_TRIES: Final = 3
 """An admission is sent again when the store's clock was not where we thought it was."""
 _CLOSE_SECONDS: Final = 1.0
@@ -79,7 +85,7 @@ class Admissions:
     def __init__(  # noqa: PLR0913  the parts it stands on, by name
         self,
         state: Store,
-        cache: Store,
+        cache: AnswerStore,
         *,
         organization: str,
         zone: tzinfo,
@@ -94,6 +100,7 @@ class Admissions:
         self.metrics = metrics
         self.reservations = Reservations(state, Keys(organization), zone, lease_seconds=lease_seconds)
         self.live: dict[str, Admission] = {}
+        self.sleepers = Sleepers()
         self.local = LocalLimits(workers=workers, held_here=self._held_here)
         self._pending: set[asyncio.Future[Any]] = set()
         self._upkeep = Upkeep(
@@ -150,6 +157,7 @@ class Admissions:
                 self._keep(settlement, error)
             elif told is not None:
                 told(read_levels(reply.result()))
+            self.sleepers.wake(share.key for share in settlement.shares)
             _fulfil(done)
 
         reply = self.reservations.send(settlement)
@@ -202,14 +210,17 @@ class Admission:
 
     __slots__ = (
         "_admissions",
+        "_came_microseconds",
         "_decision",
         "_done",
         "_exchange",
         "_is_sent",
         "_local_counts",
         "_observed",
+        "_places",
         "_rooms",
         "_verdict",
+        "_waiting_since",
         "cached",
         "counts",
         "is_local",
@@ -224,6 +235,9 @@ class Admission:
         self._decision = decision
         self._exchange = exchange
         self._local_counts: tuple[Count, ...] = ()
+        self._came_microseconds = 0
+        self._places: tuple[Place, ...] = ()
+        self._waiting_since: float | None = None
         self._observed: tuple[tuple[BoundLimit, int], ...] = ()
         self._rooms: tuple[Room, ...] = ()
         self._verdict = Verdict.REFUSED
@@ -235,11 +249,11 @@ class Admission:
         return limit_headers(self._rooms)
 
     async def __aenter__(self) -> Self:
-        """Reserve and look up in one trip. Whatever this raises, it leaves nothing held."""
-        looked_up = self._send_look_up()
+        """Reserve and look up in one trip, and again after each wait. Whatever this raises, it leaves nothing held."""
         try:
-            await self._reserve()
-            await self._read_look_up(looked_up)
+            await self._try()
+            if self._verdict is Verdict.WAITING:
+                await self._wait()
             await self._check_hit()
         except asyncio.CancelledError:
             self._release()
@@ -272,18 +286,52 @@ class Admission:
 
     # Reservation
 
-    async def _reserve(self) -> None:
+    async def _try(self) -> None:
+        """Reserve and look up; an answer from the cache need not wait for room that only a miss takes.
+
+        Raises LimitExceeded or StoreUnavailable.
+        """
+        looked_up = self._send_look_up()
+        await self._reserve(self._hits())
+        await self._read_look_up(looked_up)
+        if self._verdict is Verdict.WAITING and self.cached is not None:
+            await self._reserve(Hits.ONLY)
+
+    async def _wait(self) -> None:
+        """Try again and again until there is room, or no use in waiting any longer."""
+        metrics, bound = self._admissions.metrics, self._places[0].room.bound
+        waiting = metrics.limit_waiting.labels(bound.policy, bound.name)
+        waiting.inc()
+        keys = [count.key for count in self.counts if count.bound.named.waits]
+        try:
+            with self._admissions.sleepers.place(self._exchange.request_id, keys) as sleeper:
+                while self._verdict is Verdict.WAITING:
+                    await sleeper.sleep(pause_milliseconds(self._places, self._waited()) / _MILLISECONDS)
+                    await self._try()
+        finally:
+            waiting.dec()
+            self._exchange.waited_seconds = self._waited() / _MILLISECONDS
+            metrics.limit_wait_seconds.labels(bound.policy, bound.name).observe(self._exchange.waited_seconds)
+
+    def _waited(self) -> int:
+        """Return for how long the request has been waiting, in milliseconds."""
+        if self._waiting_since is None:
+            return 0
+        return int((time.monotonic() - self._waiting_since) * _MILLISECONDS)
+
+    async def _reserve(self, hits: Hits) -> None:
         """Ask the store for room; where it is away, this process. Raises LimitExceeded or StoreUnavailable."""
         admissions = self._admissions
         now = admissions.now()
+        self.is_local = False
         for _ in range(_MAX_TRIES):
             self.counts = admissions.reservations.counts(self._decision.limits, now)
-            reply = self._send_admit(now)
+            reply = self._send_admit(now, hits)
             self._is_sent = not reply.done()  # else it has failed at once and never leaves
             try:
                 reserved = read_admit(await reply)
             except StoreUnavailable as error:
-                self._reserve_locally(error, admissions.now())
+                self._reserve_locally(error, hits, admissions.now())
                 return
             if reserved.verdict not in _TRY_AGAIN:
                 self._accept(reserved)
@@ -291,13 +339,15 @@ class Admission:
             now = reserved.now
         raise StoreUnavailable("The store's clock does not stand still enough to admit anything by it.")
 
-    def _send_admit(self, now: int) -> asyncio.Future[Reply]:
+    def _send_admit(self, now: int, hits: Hits) -> asyncio.Future[Reply]:
         return self._admissions.reservations.send_admit(
             self._exchange.request_id,
             self.counts,
-            hits=self._hits(),
+            hits=hits,
             deadline=now + round(self._admissions.state.timeout_seconds * _MILLISECONDS),
             record=orphan_record(self._exchange),
+            came_microseconds=self._came_microseconds,
+            waited_milliseconds=self._waited(),
         )
 
     def _hits(self) -> Hits:
@@ -310,31 +360,46 @@ class Admission:
         if reserved.verdict is Verdict.ENDED:
             raise StoreUnavailable("A request of this id has ended before.")
         self._verdict = reserved.verdict
-        self._see(reserved.levels)
+        self._see(reserved.levels, {each.position: each.ahead for each in reserved.in_the_way})
+        self._admissions.metrics.see_rooms(self._rooms)
         if not self._admissions.is_behind:
             self._admissions.local.see(self.counts, reserved.levels)
         if reserved.verdict is Verdict.REFUSED:
             self._is_sent = False
-            self._refuse(room for room in self._rooms if room.refuses)
+            self._refuse(self._rooms[each.position] for each in reserved.in_the_way)
+        if reserved.verdict is Verdict.WAITING:
+            self._came_microseconds = reserved.came_microseconds
+            self._line_up([Place(self._rooms[each.position], each.waiters_before) for each in reserved.in_the_way])
         self._observed = tuple((self.counts[position].bound, left) for position, left in reserved.observed)
 
-    def _see(self, levels: Sequence[Level]) -> None:
-        pairs = zip(self.counts, levels, strict=True)
-        self._rooms = tuple(Room(count.bound, level, count.bound.tank, count.span) for count, level in pairs)
+    def _see(self, levels: Sequence[Level], ahead: Mapping[int, int] = _NOBODY_AHEAD) -> None:
+        self._rooms = tuple(
+            Room(count.bound, level, count.bound.tank, count.span, ahead.get(position, 0))
+            for position, (count, level) in enumerate(zip(self.counts, levels, strict=True))
+        )
 
-    def _reserve_locally(self, error: StoreUnavailable, now: int) -> None:
+    def _line_up(self, places: Sequence[Place]) -> None:
+        self._verdict, self._places = Verdict.WAITING, tuple(places)
+        if self._waiting_since is None:
+            self._waiting_since = time.monotonic()
+
+    def _reserve_locally(self, error: StoreUnavailable, hits: Hits, now: int) -> None:
         """Do what each limit says for a store that is away (SPEC §10)."""
         for count in self.counts:
             if count.bound.named.on_store_failure == "deny":
                 raise _denied(count.bound) from error
-        self.is_local = True
         self._local_counts = tuple(each for each in self.counts if each.bound.named.on_store_failure == "local")
         local = self._admissions.local
         before = self._local_rooms(now)
-        self._verdict = local.admit(self._local_counts, hits=self._hits(), now=now)
+        in_the_way = [room for room in before if room.refuses and not (hits is Hits.ONLY and room.bound.is_for_misses)]
+        if in_the_way and all(may_wait(room, self._waited()) for room in in_the_way):
+            self._line_up(list(map(Place, in_the_way)))
+            return
+        self.is_local = True
+        self._verdict = local.admit(self._local_counts, hits=hits, now=now)
         self._rooms = self._local_rooms(now)
         if self._verdict is Verdict.REFUSED:
-            self._refuse(room for room in self._rooms if room.refuses)
+            self._refuse(in_the_way)
         self._observed = tuple((room.bound, room.left) for room in before if room.bound.is_observed and not room.fits)
 
     def _local_rooms(self, now: int) -> tuple[Room, ...]:
@@ -374,7 +439,7 @@ class Admission:
             return None
         key = store_keys.entry(plan.key, is_stream=self._decision.effective.view.is_stream)
         reply = self._admissions.cache.send("GET", key)
-        reply.add_done_callback(_forget_failure)
+        reply.add_done_callback(forget_failure)
         return reply
 
     async def _read_look_up(self, reply: asyncio.Future[Reply] | None) -> None:
@@ -382,7 +447,7 @@ class Admission:
         plan = self._decision.cache
         if reply is None or not isinstance(plan, Keyed):
             return
-        self._exchange.cache = CacheResult.MISS
+        self.cached, self._exchange.cache, self._exchange.cache_reason = None, CacheResult.MISS, None
         try:
             entry = StoredAnswer.unpack(await reply)
         except StoreUnavailable:
@@ -393,7 +458,7 @@ class Admission:
 
     def _judge(self, plan: Keyed, entry: StoredAnswer) -> None:
         exchange = self._exchange
-        age = freshness.age_milliseconds(entry.created_milliseconds, int(time.time() * _MILLISECONDS))
+        age = freshness.age_milliseconds(entry.created_milliseconds, exchange.unix_milliseconds(time.monotonic()))
         fit = freshness.judge(plan, age)
         if fit is Fit.STALE:
             exchange.cache = CacheResult.STALE
@@ -412,7 +477,7 @@ class Admission:
         What the look-up took is given back first, so that the refusal tells what is left without it.
         """
         if self._verdict is Verdict.HIT and self.cached is None and not self._decision.cache.only_if_cached:
-            blocking = [room for room in self._rooms if not room.bound.is_taken_by_hits and room.refuses]
+            blocking = [room for room in self._rooms if room.bound.is_for_misses and room.refuses]
             await asyncio.shield(self._release())
             self._is_sent, self._verdict = False, Verdict.REFUSED
             self._refuse(blocking)
@@ -420,14 +485,17 @@ class Admission:
     # Settlement
 
     def _release(self) -> asyncio.Future[None]:
-        """Give everything back; the store is not asked if it never heard of the request."""
+        """Give everything back, a place in line too; the store is not asked if it never heard of the request."""
         if self.is_local:
             self._end_locally(None)
         if self._is_sent:
             shares = tuple(share(count, 0) for count in self.counts)
             request_id = self._exchange.request_id
             released = Settlement(request_id, Ending.RELEASE, "", shares, self._admissions.now())
-            return self._admissions.end(released, self._see)
+            done = self._admissions.end(released, self._see)
+            if self._waiting_since is not None:
+                self._admissions.reservations.send_leave(request_id, self.counts)
+            return done
         done = self._admissions.promise()
         _fulfil(done)
         return done
@@ -443,7 +511,7 @@ class Admission:
             self._end_locally(exchange.charged)
         stored = None
         if entry is not None and isinstance(plan, Keyed) and plan.store:
-            stored = admissions.store(plan, entry, exchange)
+            stored = admissions.store(plan, _as_charged(entry, exchange.charged), exchange)
         shares = tuple(map(share, self.counts, self._amounts(self.counts, exchange.charged)))
         record = usage_record(exchange, exchange.charged).decode()
         settlement = Settlement(exchange.request_id, Ending.SETTLE, record, shares, admissions.now())
@@ -462,7 +530,7 @@ class Admission:
             return NOTHING
         decision = self._decision
         charged = charge(decision.effective, decision.model, decision.worst_case, _seen(self._exchange, decision))
-        if decision.worst_case.is_bounded and exceeds(charged, decision.worst_case):
+        if exceeds(charged, decision.worst_case):
             self._admissions.metrics.underestimates_total.inc()
         return charged
 
@@ -492,7 +560,18 @@ def _seen(exchange: Exchange, decision: Decision) -> Seen:
         is_abandoned=exchange.outcome is Outcome.CLIENT_LEFT,
         is_readable=answer.is_complete or is_counted or decision.effective.view.is_stream,
         choices=len(answer.finish_reasons) if is_whole else 0,
+        choices_with_text=answer.choices_with_text,
+        texts=() if answer.texts is None else answer.texts.joined(),
+        other_bytes=0 if answer.texts is None else answer.texts.left_out_bytes,
     )
+
+
+def _as_charged(entry: StoredAnswer, charged: Charged) -> StoredAnswer:
+    """Return an answer to be stored with the tokens that it was charged, where its upstream reported fewer."""
+    if charged.known != "counted" or entry.usage is None:
+        return entry
+    counted = charged.input_tokens, charged.output_tokens, charged.cached_input_tokens, charged.reasoning_tokens
+    return replace(entry, usage=Usage(*counted))
 
 
 def _denied(bound: BoundLimit) -> StoreUnavailable:
@@ -507,9 +586,3 @@ def _denied(bound: BoundLimit) -> StoreUnavailable:
 def _fulfil(done: asyncio.Future[None]) -> None:
     if not done.done():
         done.set_result(None)
-
-
-def _forget_failure(reply: asyncio.Future[Reply]) -> None:
-    """Look at a failure that perhaps nobody awaits, so that the loop does not report it."""
-    if not reply.cancelled():
-        reply.exception()

@@ -22,6 +22,7 @@ from proxy.records import saved_microdollars
 from proxy.relay import RelayBounds
 from proxy.routes import HEALTH, Call, find_route
 from proxy.spool import SPOOL_FOLDER_NAME, Spool
+from proxy.store.cluster import answer_store
 from proxy.store.connection import Store
 from proxy.store.keys import Keys
 from proxy.store.reservations import probe
@@ -53,7 +54,7 @@ class Gateway:
         """Answer one request and tell what became of it: metrics, log line, usage record, each exactly once."""
         exchange = Exchange(
             request_id=new_request_id(),
-            started_at=time.time(),
+            started_at=self.snapshot.admissions.now() / 1000,  # a worker's own clock may be wrong
             started=time.monotonic(),
             configuration_version=self.snapshot.version,
         )
@@ -92,9 +93,9 @@ async def open_gateway(
 ) -> AsyncIterator[Gateway]:
     """Open everything one worker needs; on the way out, what is held is settled and what is spooled delivered."""
     async with AsyncExitStack() as stack:
-        needed = probe(Keys(configuration.organization.id))
-        state = Store(state_url, name="state", metrics=metrics, probe=needed)
-        cache = state if cache_url == state_url else Store(cache_url, name="cache_state", metrics=metrics)
+        keys = Keys(configuration.organization.id)
+        state = Store(state_url, name="state", metrics=metrics, probe=probe(keys), anchor=keys.leases)
+        cache = answer_store(cache_url, state_url=state_url, state=state, name="cache_state", metrics=metrics)
         for store in {id(state): state, id(cache): cache}.values():
             stack.push_async_callback(store.close)
             await store.start()

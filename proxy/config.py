@@ -44,6 +44,7 @@ from policies.settings import Items, Milliseconds, Settings
 from policies.windows import Rolling, parse_window
 from proxy import config_references
 from proxy.config_references import Problem
+from proxy.store import addresses
 from proxy.tokenizers import missing_package, text_counter
 
 EMBEDDED = "embedded"
@@ -51,7 +52,6 @@ _LISTEN = "127.0.0.1:8080"
 _ADMIN_LISTEN = "127.0.0.1:8081"
 EVERY_MODEL = "*"
 CLIENTS_VERSION = "client"
-STORE_SCHEMES = ("redis", "rediss", "unix")
 _KIBIBYTE = 1024
 _MEBIBYTE = 1024 * _KIBIBYTE
 _MAX_PORT = 65_535
@@ -60,7 +60,6 @@ _SHORTEST_LEASE_MILLISECONDS = 1_000
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _LIMIT_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
 _BURST = "is the room of a bucket that refills, as with per: minute or a duration; leave it out here"
-_DATABASE = re.compile(r"/?|/[0-9]+", re.ASCII)
 _HOST = re.compile(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.%]+\]")
 
 
@@ -151,16 +150,8 @@ def _check_base_url(text: str) -> str:
 
 
 def _check_store(value: SecretStr) -> SecretStr:
-    # An address may hold a password: it is not repeated.
-    text = value.get_secret_value()
-    parts = _split(text)
-    has_place = parts.path if parts.scheme == "unix" else parts.hostname
-    if text != EMBEDDED and (parts.scheme not in STORE_SCHEMES or not has_place):
-        msg = f"no store: write {EMBEDDED}, or an address such as redis://host:6379/0, rediss://host:6380/0 or unix:///run/store.sock"
-        raise ValueError(msg)
-    if parts.scheme in ("redis", "rediss") and _DATABASE.fullmatch(parts.path) is None:
-        msg = "no store: the path of its address is a database's number, as in redis://host:6379/0"
-        raise ValueError(msg)
+    if value.get_secret_value() != EMBEDDED:
+        addresses.parse(value.get_secret_value())
     return value
 
 
@@ -344,7 +335,7 @@ class AdminKey(Settings):
     """A key for the control plane, known by its hash only."""
 
     name: Identifier
-    """Name in logs."""
+    """Name in logs and audit records."""
     sha256: Sha256
     """SHA-256 of the key in hexadecimal; `tidegate keys create --admin` prints it."""
 
@@ -404,7 +395,10 @@ class Configuration(Settings):
     data_dir: Annotated[Path, Field(strict=False), AfterValidator(_resolve_path)] = Path("data")
     """Folder for what is kept: embedded store, spool, usage records. Relative to the configuration file."""
     state: StoreAddress = SecretStr(EMBEDDED)
-    """Store of limits, holds and unsent records: embedded, redis://…, rediss://… or unix://…; must not evict."""
+    """Store of limits, holds and unsent records; must not evict.
+
+    embedded, redis://…, redis+sentinel://…, redis+cluster://…, each also rediss…, or unix://….
+    """
     cache_state: StoreAddress | None = None
     """Store of cached answers, likewise. Absent: embedded beside an embedded state, else the same server."""
     metrics_key: Credential | None = None

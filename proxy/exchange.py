@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from uuid import uuid4
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from policies.principals import Principal
     from policies.requests.asked import Adjustment, AskedRequest
     from policies.usage import Usage
+    from proxy.wire.choice_texts import ChoiceTexts
 
 _MICROSECOND_DIGITS = 6
 
@@ -108,8 +109,9 @@ class Observed:
     """What was seen of an answer while it passed.
 
     `usage` is the upstream's own report, None when it made none. `content_events` and `content_bytes` count what was
-    generated, for answers that ended without a report. `is_complete` is the cache's condition: the transport ended
-    well, every choice has a finish_reason, and `[DONE]` came where the kind ends with it.
+    generated, for answers that ended without a report; `choices_with_text` does so of a whole answer, and `texts` keeps
+    it where a tokenizer can count it. `is_complete` is the cache's condition: the transport ended well, every choice
+    has a finish_reason, and `[DONE]` came where the kind ends with it.
     """
 
     usage: Usage | None = None
@@ -118,18 +120,22 @@ class Observed:
     finish_reasons: dict[int, str] = field(default_factory=dict)
     content_events: int = 0
     content_bytes: int = 0
+    choices_with_text: int = 0
+    texts: ChoiceTexts | None = None
     is_complete: bool = False
     token_gaps: list[float] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class Exchange:
-    """Facts of one request. Times are `time.monotonic()` seconds but `started_at`, which is Unix seconds.
+    """Facts of one request. Times are `time.monotonic()` seconds but `started_at`: Unix seconds of the store's clock.
 
     `is_recorded`: the request is one that leaves a usage record, as all do that generate and whose principal is known.
     `asked` and `model` are known of a request that could be read, whatever is decided; `model` is None for one that is
     not configured.
+    `request_facts` are what records say of a request that was decided on; they are made once.
     `observed_refusals` tells of limits that are observed and would have refused it.
+    `waited_seconds`: how long it stood in line for room in its limits.
     `is_sent_upstream`: the latest attempt's request has been written, so that its upstream may have begun to generate.
     """
 
@@ -144,7 +150,9 @@ class Exchange:
     asked: AskedRequest | None = None
     model: Model | None = None
     decision: Decision | None = None
+    request_facts: dict[str, Any] | None = None
     observed_refusals: tuple[Adjustment, ...] = ()
+    waited_seconds: float = 0.0
     charged: Charged | None = None
     status: int = 0
     outcome: Outcome = Outcome.FAILED
@@ -161,6 +169,10 @@ class Exchange:
     answer: Observed = field(default_factory=Observed)
     first_byte: float | None = None
     ended: float | None = None
+
+    def unix_milliseconds(self, moment: float) -> int:
+        """Return Unix milliseconds of a moment of `time.monotonic()`, by the clock that `started_at` was read from."""
+        return round((self.started_at + moment - self.started) * 1000)
 
     @property
     def duration_seconds(self) -> float | None:

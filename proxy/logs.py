@@ -168,6 +168,7 @@ def _answer_fields(exchange: Exchange) -> dict[str, object]:
 def _time_fields(exchange: Exchange) -> dict[str, object]:
     return {
         "duration_seconds": exchange.duration_seconds,
+        "waited_seconds": exchange.waited_seconds,
         "time_to_first_token_seconds": exchange.time_to_first_token_seconds,
     }
 

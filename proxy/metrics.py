@@ -12,6 +12,7 @@ who asks for the page, nor how snapshots travel.
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_left
 from itertools import accumulate
 from typing import TYPE_CHECKING, Generic, Literal, Protocol, TypeVar
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from policies.cacheability import CachePlan
     from policies.charges import Charged
     from policies.decision import Decision
+    from policies.room import Room
     from proxy.exchange import Exchange
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -44,6 +46,9 @@ BUCKETS_SECONDS = (
 )
 # fmt: on
 """Upper bounds of every latency histogram: cache hits take a millisecond, long generations ten minutes."""
+
+PEAK_SECONDS = 30.0
+"""How long a highest value stands at least."""
 
 MICRODOLLARS_PER_USD = 1_000_000
 _STATUS_CLASSES = ("none", "1xx", "2xx", "3xx", "4xx", "5xx")
@@ -91,6 +96,33 @@ class GaugeCell(CounterCell):
         self.value = value
 
 
+class PeakCell:
+    """One gauge series of the highest value that was seen lately; of several workers the highest counts.
+
+    Lately: since between one and two times `PEAK_SECONDS`, so that whoever reads that often misses none.
+    """
+
+    __slots__ = ("_before", "_highest", "_since")
+
+    def __init__(self) -> None:
+        """Begin at zero, which is what there is when nothing is seen."""
+        self._before = self._highest = 0.0
+        self._since = time.monotonic()
+
+    def see(self, value: float) -> None:
+        """Take a value that is not below zero."""
+        if value > self._highest:  # noqa: PLR1730  on the path, where a call costs more than this
+            self._highest = value
+
+    def data(self) -> CellData:
+        """Return the highest value as a snapshot carries it."""
+        found = max(self._before, self._highest)
+        now = time.monotonic()
+        if now - self._since >= PEAK_SECONDS:
+            self._before, self._highest, self._since = self._highest, 0.0, now
+        return found
+
+
 class HistogramCell:
     """One histogram series over `BUCKETS_SECONDS`."""
 
@@ -124,7 +156,7 @@ CellT = TypeVar("CellT", bound=Cell)
 class Family(Generic[CellT]):
     """One metric with its help sentence and its series by label values."""
 
-    __slots__ = ("_cells", "_make", "help", "kind", "label_names", "name")
+    __slots__ = ("_cells", "_make", "help", "is_peak", "kind", "label_names", "name")
 
     def __init__(
         self, kind: Kind, make: Callable[[], CellT], text: tuple[str, str], label_names: Sequence[str]
@@ -133,6 +165,7 @@ class Family(Generic[CellT]):
         self._make = make
         self._cells: dict[tuple[str, ...], CellT] = {}
         self.kind = kind
+        self.is_peak = make is PeakCell
         self.name, self.help = text
         self.label_names = tuple(label_names)
 
@@ -161,7 +194,7 @@ class Metrics:
 
     def __init__(self) -> None:
         """Declare all metrics."""
-        self.families: list[Family[CounterCell] | Family[GaugeCell] | Family[HistogramCell]] = []
+        self.families: list[Family[CounterCell] | Family[GaugeCell] | Family[PeakCell] | Family[HistogramCell]] = []
         self._declare_exchanges()
         self._declare_upstreams()
         self._declare_limits()
@@ -175,6 +208,11 @@ class Metrics:
 
     def _gauge(self, name: str, text: str, *labels: str) -> Family[GaugeCell]:
         family = Family("gauge", GaugeCell, (name, text), labels)
+        self.families.append(family)
+        return family
+
+    def _peak(self, name: str, text: str, *labels: str) -> Family[PeakCell]:
+        family = Family("gauge", PeakCell, (name, text), labels)
         self.families.append(family)
         return family
 
@@ -264,6 +302,21 @@ class Metrics:
             "Requests that a limit refused.",
             *("policy", "limit"),
         )
+        self.limit_utilization_ratio = self._peak(
+            "limit_utilization_ratio",
+            "Largest share of a limit that was used or held when a request came, in about the last minute.",
+            *("policy", "limit"),
+        )
+        self.limit_waiting = self._gauge(
+            "limit_waiting",
+            "Requests that wait for room in a limit.",
+            *("policy", "limit"),
+        )
+        self.limit_wait_seconds = self._histogram(
+            "limit_wait_seconds",
+            "How long requests waited for room in a limit, those that were refused in the end too.",
+            *("policy", "limit"),
+        )
         self.observed_refusals_total = self._counter(
             "observed_refusals_total",
             "Requests that a limit with mode observe would have refused.",
@@ -283,7 +336,7 @@ class Metrics:
         ).labels()
 
     def _declare_stores(self) -> None:
-        """Declare what the stores did (owners: proxy/store/connection.py, proxy/spool.py, proxy/supervisor.py)."""
+        """Declare what the stores did (owners: proxy/store/connection.py, proxy/{spool,rebuild,supervisor}.py)."""
         self.store_duration_seconds = self._histogram(
             "store_duration_seconds",
             "Time of one round trip to a store.",
@@ -300,9 +353,18 @@ class Metrics:
             "Whether a store that must keep limits forgets them when its memory is full (1) or not (0).",
             "store",
         )
+        self.clock_skew_seconds = self._gauge(
+            "clock_skew_seconds",
+            "How far this machine's clock is ahead of a store's, by whose time limits count; below 0 if behind.",
+            "store",
+        )
         self.spool_records = self._gauge(
             "spool_records",
             "Records that wait on local disk for the state store to come back.",
+        ).labels()
+        self.rebuilds_total = self._counter(
+            "rebuilds_total",
+            "Times that limits were counted anew from usage records, as the state store came up without its data.",
         ).labels()
 
     def _declare_processes(self) -> None:
@@ -340,6 +402,13 @@ class Metrics:
             self._observe_charge(charged, model, project)
         if saved_microdollars:
             self.saved_usd_total.labels(model, project).inc(saved_microdollars / MICRODOLLARS_PER_USD)
+
+    def see_rooms(self, rooms: Sequence[Room]) -> None:
+        """Take how the limits of a request stand that was just admitted or refused."""
+        for room in rooms:
+            if room.tank.capacity:
+                used = (room.level.spent + room.level.held) / room.tank.capacity
+                self.limit_utilization_ratio.labels(room.bound.policy, room.bound.name).see(used)
 
     def _observe_times(self, exchange: Exchange, model: str) -> None:
         if exchange.duration_seconds is not None:
@@ -396,15 +465,20 @@ def counters_of(snapshot: Snapshot) -> Snapshot:
 
 
 def add_up(snapshots: Iterable[Snapshot]) -> Snapshot:
-    """Add series with the same labels; gauges are added like everything else."""
+    """Add series with the same labels, gauges like everything else; but of highest values the highest one counts."""
     sums: dict[str, dict[tuple[str, ...], CellData]] = {}
     for snapshot in snapshots:
         for name, series in snapshot.items():
             by_labels = sums.setdefault(name, {})
+            join = _highest_of if DECLARED[name].is_peak else _sum_of
             for values, data in series:
                 labels = tuple(values)
-                by_labels[labels] = _sum_of(by_labels[labels], data) if labels in by_labels else data
+                by_labels[labels] = join(by_labels[labels], data) if labels in by_labels else data
     return {name: [(list(labels), data) for labels, data in by_labels.items()] for name, by_labels in sums.items()}
+
+
+def _highest_of(one: CellData, other: CellData) -> CellData:
+    return max(_number(one), _number(other))
 
 
 def _sum_of(one: CellData, other: CellData) -> CellData:

@@ -93,6 +93,7 @@ def _time_facts(exchange: Exchange) -> dict[str, Any]:
         "started_milliseconds": started,
         "ended_milliseconds": None if duration is None else started + round(duration * 1000),
         "duration_seconds": duration,
+        "waited_seconds": exchange.waited_seconds,
         "time_to_first_token_seconds": exchange.time_to_first_token_seconds,
     }
 
@@ -149,17 +150,22 @@ def saved_microdollars(exchange: Exchange) -> int:
 
 def _request_facts(exchange: Exchange) -> dict[str, Any]:
     if exchange.decision is not None:
-        return _decision_facts(exchange.decision, exchange.observed_refusals)
+        if exchange.request_facts is None:
+            exchange.request_facts = _decision_facts(exchange.decision)
+        return {**exchange.request_facts, **_observed_facts(exchange.decision, exchange.observed_refusals)}
     return _NOTHING_ASKED if exchange.asked is None else _refused_facts(exchange.asked, exchange.model)
 
 
-def _decision_facts(decision: Decision, observed_refusals: tuple[Adjustment, ...]) -> dict[str, Any]:
+def _decision_facts(decision: Decision) -> dict[str, Any]:
     return {
         **_asked_facts(decision.asked, decision.model),
         **_input_facts(decision.effective, decision.worst_case),
         "adjustments": recorded_adjustments(decision.adjustments),
-        "observed": recorded_adjustments((*decision.observed, *observed_refusals)),
     }
+
+
+def _observed_facts(decision: Decision, refusals: tuple[Adjustment, ...]) -> dict[str, Any]:
+    return {"observed": recorded_adjustments((*decision.observed, *refusals))}
 
 
 def _refused_facts(asked: AskedRequest, model: Model | None) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from proxy.errors import (
 from proxy.exchange import Outcome
 from proxy.store.entries import StoredAnswer
 from proxy.upstreams.headers import response_headers
+from proxy.wire.choice_texts import ChoiceTexts
 from proxy.wire.chunks import CHUNKS, without_usage_event
 from proxy.wire.envelopes import (
     EDGE_BYTES,
@@ -104,6 +105,8 @@ async def relay(  # noqa: PLR0913  an answer, where it goes, and what has to be 
     then ends here, as if it had been cut (SPEC §10).
     """
     passing = _Passing(answer, writer, decision, exchange, settle, headers, bounds)
+    if decision.model.count_tokens is not None and decision.worst_case.candidates:
+        exchange.answer.texts = ChoiceTexts(decision.worst_case.candidates)
     try:
         if answer.status >= _ERRORS:
             await _relay_error(passing)
@@ -180,7 +183,7 @@ class _Passing:
             is_stream=is_stream,
             content_type=content_type,
             body=body,
-            created_milliseconds=time.time_ns() // 1_000_000,
+            created_milliseconds=self.exchange.unix_milliseconds(time.monotonic()),
             usage=observed.usage,
             fingerprint=observed.fingerprint,
             model=observed.model,

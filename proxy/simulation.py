@@ -23,11 +23,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from policies.errors import Rejection
+    from policies.limits import BoundLimit
     from policies.principals import Principal
     from policies.requests.asked import Adjustment
-    from policies.room import Refusal
     from policies.simulation import RecordedRequest, Simulated
     from proxy.config import Configuration
+    from proxy.limit_replay import Replayed
 
 
 class Ruling(NamedTuple):
@@ -72,14 +73,16 @@ class Effect:
 class Findings:
     """What came of a simulation; counters count requests.
 
-    `unread` are requests that could not be read when they came, so that nothing was decided on them. `organizations`,
-    `keys` and `projects` are those that the configuration does not have.
+    Observed ones would have done something to requests that were served, and did nothing. `unread` are requests that
+    could not be read when they came, so that nothing was decided on them. `organizations`, `keys` and `projects` are
+    those that the configuration does not have.
     """
 
     groups: dict[tuple[str, ...], Effect] = field(default_factory=dict)
     rules: Counter[Ruling] = field(default_factory=Counter)
     observed: Counter[Ruling] = field(default_factory=Counter)
     limits: Counter[FullLimit] = field(default_factory=Counter)
+    observed_limits: Counter[FullLimit] = field(default_factory=Counter)
     untold: Counter[Untold] = field(default_factory=Counter)
     organizations: Counter[str] = field(default_factory=Counter)
     keys: Counter[str] = field(default_factory=Counter)
@@ -149,14 +152,15 @@ class _Simulation:
         return effect
 
     def _admitted(self, record: RecordedRequest, decision: Decision) -> Decision | None:
-        """Return the decision if the limits have room; None, and the limit noted, if they have none."""
-        refusal = self._refusal(record, decision)
+        """Return the decision if the limits have room; None if they have none. Both ways note which had none."""
+        refusal, observed = self._replay(record, decision)
         if refusal is None:
+            self.findings.observed_limits.update(set(map(_full, observed)))
             return decision
-        self.findings.limits[FullLimit(refusal.room.bound.name, refusal.room.bound.policy)] += 1
+        self.findings.limits[_full(refusal.room.bound)] += 1
         return None
 
-    def _refusal(self, record: RecordedRequest, decision: Decision) -> Refusal | None:
+    def _replay(self, record: RecordedRequest, decision: Decision) -> Replayed:
         started, ended = record.started_milliseconds, record.ended_milliseconds
         return self._limits.admit(
             decision.limits,
@@ -165,6 +169,10 @@ class _Simulation:
             ended=started if ended is None else ended,
             hits=_hits(record),
         )
+
+
+def _full(bound: BoundLimit) -> FullLimit:
+    return FullLimit(bound.name, bound.policy)
 
 
 def _hits(record: RecordedRequest) -> Hits:

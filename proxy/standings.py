@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from policies.limits import BoundLimit, Standing
     from policies.principals import Principal
+    from policies.quantities import Quantity
     from policies.room import Room
     from policies.rulebook import Rulebook
 
@@ -88,6 +89,8 @@ def describe_limit(bound: BoundLimit, principal: Principal) -> dict[str, Any]:
         "per": limit.per,
         "burst": limit.burst,
         "mode": limit.mode,
+        "on_exceed": limit.on_exceed,
+        "max_wait_seconds": limit.wait_milliseconds / 1000 if bound.named.waits else None,
         "hold": limit.hold,
         "whose": level_words(bound),
         "scope": dict(zip(limit.by, bound.scope, strict=True)),
@@ -106,5 +109,10 @@ def describe_room(room: Room) -> dict[str, Any]:
 
 def amount(bound: BoundLimit, count: int) -> float:
     """Return a count in the unit in which the limit is configured: USD for micro-dollars."""
-    scale = bound.named.quantity.count(1)
+    return in_units(bound.named.quantity, count)
+
+
+def in_units(quantity: Quantity, count: int) -> float:
+    """Return a count of a quantity in the unit in which configurations write it."""
+    scale = quantity.count(1)
     return count if scale == 1 else count / scale

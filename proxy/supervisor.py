@@ -24,13 +24,17 @@ from proxy.credentials import digest, new_admin_key
 from proxy.errors import StoreUnavailable
 from proxy.listening import listening, url_of
 from proxy.metrics import Metrics, add_up, render
+from proxy.rebuild import Rebuild
 from proxy.records import USAGE_FILE_NAME
 from proxy.spool import SPOOL_FOLDER_NAME
+from proxy.store.audit import read_entries
+from proxy.store.cluster import AnswerStore, answer_store
 from proxy.store.connection import NO_EVICTION, Store
 from proxy.store.embedded import EmbeddedStore, Purpose
 from proxy.store.keys import Keys
 from proxy.store.outbox import Drainer
 from proxy.store.reservations import probe
+from proxy.store.resets import reset
 from proxy.store.rooms import look
 from proxy.workers import Workers
 
@@ -41,10 +45,14 @@ if TYPE_CHECKING:
     from policies.limits import BoundLimit
     from policies.room import Room
     from proxy.config import Configuration
-    from proxy.store.connection import Command
+    from proxy.store.audit import Entry, Event, Stretch
+    from proxy.store.resets import Reset
 
 EVICTION_INTERVAL_SECONDS = 2.0
 """How often the state store is asked whether it evicts: it may have been away at the start, or be another by now."""
+
+_MADE_KEY_NAME = "made-at-start"
+"""What audit records call the admin key that is made where none is configured."""
 
 _LOCK_NAME = "gateway.lock"
 _LOCK_BYTES = 32
@@ -179,7 +187,7 @@ class _Stores:
     state_url: str
     cache_url: str
     state: Store
-    cache: Store
+    cache: AnswerStore
 
 
 @contextlib.asynccontextmanager
@@ -194,10 +202,16 @@ async def _stores(configuration: Configuration, metrics: Metrics) -> AsyncIterat
 
         state_url = await find(Purpose.STATE, configuration.state_url)
         cache_url = await find(Purpose.CACHE, configuration.cache_state_url)
-        needed = probe(Keys(configuration.organization.id))
-        state = cache = await opened.enter_async_context(_client(Purpose.STATE, state_url, metrics, needed))
-        if cache_url != state_url:
-            cache = await opened.enter_async_context(_client(Purpose.CACHE, cache_url, metrics))
+        keys = Keys(configuration.organization.id)
+        with _addressed(Purpose.STATE) as name:
+            state = Store(state_url, name=name, metrics=metrics, probe=probe(keys), anchor=keys.leases)
+        opened.push_async_callback(state.close)
+        await state.start()
+        with _addressed(Purpose.CACHE) as name:
+            cache = answer_store(cache_url, state_url=state_url, state=state, name=name, metrics=metrics)
+        if cache is not state:
+            opened.push_async_callback(cache.close)
+            await cache.start()
         yield _Stores(state_url, cache_url, state, cache)
 
 
@@ -210,28 +224,28 @@ async def _embedded(purpose: Purpose, configuration: Configuration, metrics: Met
         yield store.url
 
 
-@contextlib.asynccontextmanager
-async def _client(purpose: Purpose, url: str, metrics: Metrics, needed: Sequence[Command] = ()) -> AsyncIterator[Store]:
+@contextlib.contextmanager
+def _addressed(purpose: Purpose) -> Iterator[str]:
+    """Say which setting it is whose address is of no use."""
     try:
-        store = Store(url, name=purpose.value, metrics=metrics, probe=needed)
+        yield purpose.value
     except ValueError as error:
         raise CannotStart(f"`{purpose.value}`: {error}") from error
-    await store.start()
-    try:
-        yield store
-    finally:
-        await store.close()
 
 
 @contextlib.asynccontextmanager
 async def _cared_for(state: Store, configuration: Configuration, metrics: Metrics) -> AsyncIterator[None]:
-    """Drain the outbox and watch that the store keeps what it is told. Raises CannotStart when it does not."""
+    """Drain the outbox, watch that the store keeps what it is told, and rebuild what it has lost all the same.
+
+    Raises CannotStart when it is set up to forget.
+    """
     with contextlib.suppress(StoreUnavailable):
         fault = await _find_eviction(state)
         if fault is not None:
             raise CannotStart(fault)
     async with (
         _in_background(_watch_eviction(state, metrics), "eviction watch", metrics),
+        _in_background(Rebuild(state, configuration, metrics).watch(), "rebuild", metrics),
         Drainer(state, configuration.data_dir / USAGE_FILE_NAME, Keys(configuration.organization.id)),
     ):
         yield
@@ -279,6 +293,7 @@ async def _in_background(work: Coroutine[object, object, object], name: str, met
     finally:
         task.cancel()
         await asyncio.wait({task})
+        work.close()  # a task that is cancelled before its first step has not begun it
 
 
 def _begin(configuration: Configuration, worker: int, stores: _Stores) -> Begin:
@@ -287,14 +302,14 @@ def _begin(configuration: Configuration, worker: int, stores: _Stores) -> Begin:
 
 def _access(configuration: Configuration) -> tuple[str | None, admin.Access]:
     """Return who may use the control plane; without a configured admin key, one is made, for this run."""
-    hashes = tuple(key.sha256 for key in configuration.admin_keys)
+    names = {key.sha256: key.name for key in configuration.admin_keys}
     made = None
-    if not hashes:
+    if not names:
         made = new_admin_key()
-        hashes = (digest(made),)
+        names = {digest(made): _MADE_KEY_NAME}
     metrics_key = configuration.metrics_key
     return made, admin.Access(
-        admin_key_hashes=hashes,
+        admin_keys=names,
         metrics_key=None if metrics_key is None else metrics_key.get_secret_value(),
         hosts=tuple(host.lower() for host in configuration.admin_hosts),
     )
@@ -327,12 +342,21 @@ class _Gateway:
     async def metrics_page(self) -> bytes:
         for purpose, store in ((Purpose.STATE, self.stores.state), (Purpose.CACHE, self.stores.cache)):
             self.metrics.store_up.labels(purpose.value).set(float(store.is_available))
+            self.metrics.clock_skew_seconds.labels(purpose.value).set(-store.clock_offset_seconds())
         snapshots = [self.metrics.snapshot(), *await self.workers.snapshots()]
         return await asyncio.to_thread(lambda: render(add_up(snapshots)))
 
     async def rooms(self, limits: Sequence[BoundLimit]) -> Sequence[Room]:
         organization = self.configuration.organization
         return await look(self.stores.state, organization.id, organization.zone, limits)
+
+    async def reset(self, limits: Sequence[BoundLimit], event: Event) -> Reset:
+        organization = self.configuration.organization
+        return await reset(self.stores.state, organization.id, organization.zone, limits, event)
+
+    def audit_entries(self, stretch: Stretch, *, oldest_first: bool) -> AsyncIterator[Entry]:
+        key = Keys(self.configuration.organization.id).audit
+        return read_entries(self.stores.state, key, stretch, oldest_first=oldest_first)
 
     def reasons_not_ready(self) -> Sequence[str]:
         reasons = [f"worker {number} is not serving" for number in self.workers.missing()]

@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final, Protocol, cast
 from unicodedata import category
 
+from policies.catalog import TextCount
 from policies.requests.input_size import utf8_bytes
 
 if TYPE_CHECKING:
@@ -51,23 +52,27 @@ def missing_package() -> str | None:
 
 @cache
 def text_counter(name: TokenizerName) -> TextCounter:
-    """Return a function that tells how many tokens texts have at most, each read by itself.
+    """Return a function that counts texts.
 
-    Up to MOST_COUNTED characters are counted exactly, in the order of the texts; what follows, and what cannot be
-    counted or would take long, is taken by its bytes, of which a token has one at least. Loads the vocabulary, which
+    Up to MOST_COUNTED characters are counted exactly, in the order of the texts; of what follows, and what cannot be
+    counted or would take long, it tells the bytes that the vocabulary reads, at most. Loads the vocabulary, which
     takes up to a second and 30 to 100 MiB of memory, once a process. Raises ImportError without the package.
     """
     vocabulary = cast("_Vocabulary", import_module("quicktok").get_encoding(name))
-    return partial(_most_tokens, vocabulary, _MOST_COMPOSED if name in _COMPOSING else 1)
+    return partial(_count, vocabulary, _MOST_COMPOSED if name in _COMPOSING else 1)
 
 
-def _most_tokens(vocabulary: _Vocabulary, widening: int, texts: Sequence[str]) -> int:
-    tokens, left = 0, MOST_COUNTED
+def _count(vocabulary: _Vocabulary, widening: int, texts: Sequence[str]) -> TextCount:
+    tokens, other_bytes, left = 0, 0, MOST_COUNTED
     for text in texts:
         counted, rest = _parted(text, left)
         left -= len(counted)
-        tokens += _counted(vocabulary, widening, counted) + _by_bytes(widening, rest)
-    return tokens
+        other_bytes += _read_bytes(widening, rest)
+        if _is_odd(counted):
+            other_bytes += _read_bytes(widening, counted)
+        else:
+            tokens += vocabulary.count(counted)
+    return TextCount(tokens, other_bytes)
 
 
 def _parted(text: str, most: int) -> tuple[str, str]:
@@ -79,12 +84,11 @@ def _parted(text: str, most: int) -> tuple[str, str]:
     return text[:at], text[at:]
 
 
-def _counted(vocabulary: _Vocabulary, widening: int, text: str) -> int:
-    is_odd = _has_long_word(text) if text.isascii() else _is_read_variously(text)
-    return _by_bytes(widening, text) if is_odd else vocabulary.count(text)
+def _is_odd(text: str) -> bool:
+    return _has_long_word(text) if text.isascii() else _is_read_variously(text)
 
 
-def _by_bytes(widening: int, text: str) -> int:
+def _read_bytes(widening: int, text: str) -> int:
     return len(text) if text.isascii() else utf8_bytes((text,)) * widening
 
 

@@ -1,19 +1,23 @@
 """The file of usage records as its readers read it: each request once, however its lines are broken.
 
-Knows a torn last line and a request that was booked twice; which members of a record matter is its reader's business.
+Knows a torn last line and a request that was booked twice; which members of a record matter, and from which end they
+are read, is its reader's business.
 """
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, BinaryIO, Final, Generic, Protocol, TypeVar
 
 import msgspec
 
 from proxy.records import ORPHANED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
+
+_BLOCK_BYTES: Final = 1 << 20
 
 
 class Booked(Protocol):
@@ -63,3 +67,23 @@ def read_lines(raw: Iterable[bytes], kind: type[LineT]) -> Reading[LineT]:
         if line.outcome != ORPHANED or line.request_id not in by_request:
             by_request[line.request_id] = line
     return Reading(tuple(by_request.values()), unreadable)
+
+
+def lines_from_end(file: BinaryIO) -> Iterator[bytes]:
+    """Yield the lines of a file that may grow meanwhile, without their ends, the last that is whole first.
+
+    Takes the memory of a block and of the longest line.
+    """
+    position = file.seek(0, os.SEEK_END)
+    head, is_whole = b"", False
+    while position:
+        size = min(position, _BLOCK_BYTES)
+        position = file.seek(position - size)
+        head, *lines = (file.read(size) + head).split(b"\n")
+        while lines:
+            line = lines.pop()
+            if is_whole:
+                yield line
+            is_whole = True
+    if is_whole:
+        yield head

@@ -14,7 +14,7 @@ import msgspec
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from policies.catalog import TextCounter
+    from policies.catalog import TextCount, TextCounter
     from policies.requests.input_size import InputSize
 
 
@@ -143,13 +143,13 @@ class EffectiveRequest(msgspec.Struct, frozen=True, dict=True):
         """How large the input is; measured when it is first asked for, and once."""
         return self.view.input_size(self.fields)
 
-    def verbatim_tokens(self, count: TextCounter) -> int:
-        """Tell how many tokens the input's verbatim texts have; each counter is asked once."""
+    def verbatim_count(self, count: TextCounter) -> TextCount:
+        """Count the input's verbatim texts; each counter is asked once."""
         found = self._counts.get(count)
         if found is None:
             found = self._counts[count] = count(self.input_size.verbatim)
         return found
 
     @cached_property
-    def _counts(self) -> dict[TextCounter, int]:
+    def _counts(self) -> dict[TextCounter, TextCount]:
         return {}

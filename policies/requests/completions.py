@@ -107,8 +107,8 @@ class CompletionRequest(ChoicesRequest):
         """Every prompt n times, when `echo` asks for it."""
         if not self.echo or self.prompt is None:
             return InputSize()
-        n = self.n or 1
-        return InputSize(n * count_token_ids(self.prompt), n * utf8_bytes(texts_of(self.prompt)))
+        n, texts = self.n or 1, texts_of(self.prompt)
+        return InputSize(n * count_token_ids(self.prompt), n * utf8_bytes(texts), verbatim=n * tuple(texts))
 
     def check_together(self) -> None:
         """Refuse `best_of` below `n`, and above it on a stream (SPEC §3)."""

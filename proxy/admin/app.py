@@ -19,15 +19,16 @@ from aiohttp import web
 
 from policies.errors import InvalidRequest, MethodNotAllowed, Rejection, Unauthenticated, UnknownRoute
 from proxy.admin.answers import error_answer, json_answer
-from proxy.admin.explain import Running, explain_route
-from proxy.admin.limits import limits_route
+from proxy.admin.audit import ADMIN_KEY_NAME, Audited, audit_route
+from proxy.admin.explain import explain_route
+from proxy.admin.limits import Resetting, limits_route, reset_route
 from proxy.credentials import digest
 from proxy.errors import GatewayError
 from proxy.metrics import CONTENT_TYPE
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Mapping, Sequence
 
     from aiohttp.typedefs import Handler
 
@@ -40,7 +41,7 @@ _HOST = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<name>[^\[\]:@/]+))(?::[0
 _log = structlog.get_logger("tidegate.admin")
 
 
-class Gateway(Running, Protocol):
+class Gateway(Resetting, Audited, Protocol):
     """What the control plane may ask of the processes behind it."""
 
     async def metrics_page(self) -> bytes:
@@ -52,9 +53,9 @@ class Gateway(Running, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Who may come in: SHA-256 of admin keys in hex, the key for metrics (None: open), and further host names."""
+    """Who may come in: names of admin keys by their SHA-256 in hex, the key for metrics (None: open), more hosts."""
 
-    admin_key_hashes: tuple[str, ...]
+    admin_keys: Mapping[str, str]
     metrics_key: str | None = None
     hosts: tuple[str, ...] = ()
 
@@ -102,7 +103,8 @@ def control_plane(gateway: Gateway, access: Access) -> web.Application:
     app[_GATEWAY] = gateway
     app[_ACCESS] = access
     app.router.add_routes(web.get(path, handler) for path, handler in _OPEN)
-    app.router.add_routes([explain_route(gateway), limits_route(gateway)])
+    pages = (explain_route, limits_route, reset_route, audit_route)
+    app.router.add_routes([page(gateway) for page in pages])
     return app
 
 
@@ -155,8 +157,11 @@ async def _with_errors(request: web.Request, handler: Handler) -> web.StreamResp
 async def _with_access(request: web.Request, handler: Handler) -> web.StreamResponse:
     access = request.app[_ACCESS]
     _check_host(request.headers.get("Host", ""), access)
-    if request.path not in _OPEN_PATHS and not _is_admin_key(_bearer(request), access):
-        raise Unauthenticated("The control plane needs an admin key: send it as `Authorization: Bearer KEY`.")
+    if request.path not in _OPEN_PATHS:
+        name = _find_admin_key(_bearer(request), access)
+        if name is None:
+            raise Unauthenticated("The control plane needs an admin key: send it as `Authorization: Bearer KEY`.")
+        request[ADMIN_KEY_NAME] = name
     return await handler(request)
 
 
@@ -192,11 +197,14 @@ def _bearer(request: web.Request) -> str:
     return credential.strip() if scheme.lower() == _BEARER else ""
 
 
-def _is_admin_key(key: str, access: Access) -> bool:
+def _find_admin_key(key: str, access: Access) -> str | None:
+    """Return the name of an admin key, None if it is none."""
     hashed = digest(key)
-    return any(hmac.compare_digest(hashed, known) for known in access.admin_key_hashes)
+    return next((name for known, name in access.admin_keys.items() if hmac.compare_digest(hashed, known)), None)
 
 
 def _is_metrics_key(key: str, access: Access) -> bool:
     expected = (access.metrics_key or "").encode()
-    return hmac.compare_digest(key.encode("utf-8", "surrogateescape"), expected) or _is_admin_key(key, access)
+    if hmac.compare_digest(key.encode("utf-8", "surrogateescape"), expected):
+        return True
+    return _find_admin_key(key, access) is not None

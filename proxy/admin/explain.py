@@ -10,13 +10,13 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from aiohttp import web
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field
 
 from policies.errors import InvalidRequest
-from policies.requests.body import decode_body, encode_body
+from policies.requests.body import encode_body
 from policies.requests.media import check_media
 from proxy.admin.answers import json_answer
-from proxy.config_references import suggest
+from proxy.admin.bodies import Members, leave_it_to_the_reader, read_members
 from proxy.explanation import DEFAULT_PATH, Question, describe, explain
 from proxy.named_principal import CannotAnswer
 from proxy.server import ServedRequest
@@ -43,10 +43,8 @@ class Running(Protocol):
         """Return how limits stand, in their order, without taking anything. Raises StoreUnavailable."""
 
 
-class Asked(BaseModel):
-    """The question; absent and null mean the same. Each member's words say what it must be."""
-
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", use_attribute_docstrings=True)
+class Asked(Members):
+    """The question."""
 
     request: dict[str, Any] | str
     """the body to be explained: an object, or a string with its raw text"""
@@ -76,9 +74,6 @@ class Asked(BaseModel):
         )
 
 
-_WORDS: Final = {field.alias or name: field.description for name, field in Asked.model_fields.items()}
-
-
 def explain_route(gateway: Running) -> web.RouteDef:
     """Return the page of a gateway."""
 
@@ -90,38 +85,13 @@ def explain_route(gateway: Running) -> web.RouteDef:
         rooms = await gateway.rooms(explained.limits) if asked.live else None
         return await asyncio.to_thread(lambda: json_answer(describe(explained, rooms)))
 
-    return web.post(PATH, answer, expect_handler=_leave_it_to_the_reader)
-
-
-async def _leave_it_to_the_reader(_request: web.Request) -> None:
-    """Send no `100 Continue`: whoever reads the body does."""
+    return web.post(PATH, answer, expect_handler=leave_it_to_the_reader)
 
 
 def _explain(configuration: Configuration, raw: bytes) -> tuple[Asked, Explained]:
     """Answer the question in a body, which may be as long as a request's and is one level deeper."""
-    asked = _read(decode_body(raw, max_depth=configuration.bounds.json_depth + 1))
+    asked = read_members(Asked, raw, noun="The question", max_depth=configuration.bounds.json_depth + 1)
     try:
         return asked, explain(configuration, asked.question)
     except CannotAnswer as error:
         raise InvalidRequest(f"{error.member}: {error.reason}.", param=error.member) from None
-
-
-def _read(members: dict[str, Any]) -> Asked:
-    try:
-        return Asked.model_validate(members)
-    except ValidationError as error:
-        raise _refusal(error) from None
-
-
-def _refusal(error: ValidationError) -> InvalidRequest:
-    """Say what is wrong: all members that are unknown, else the first that is missing or of a wrong type."""
-    found = error.errors(include_url=False, include_input=False)
-    unknown = [str(each["loc"][0]) for each in found if each["type"] == "extra_forbidden"]
-    if unknown:
-        names = ", ".join(repr(name[:100]) for name in unknown)
-        return InvalidRequest(
-            f"The question has unknown members: {names}; {suggest(unknown[0], _WORDS)}.", param=unknown[0]
-        )
-    member = str(found[0]["loc"][0])
-    said = f"{member} is missing: it" if found[0]["type"] == "missing" else member
-    return InvalidRequest(f"{said} must be {_WORDS[member]}.", param=member)

@@ -1,25 +1,29 @@
-"""`tidegate limits`: every limit that binds a principal, and how it stands, laid out for people or as JSON.
+"""`tidegate limits`: every limit that binds a principal, and how it stands, for people or as JSON; and their reset.
 
-Knows the command's arguments and the layout; what there is to tell is made by `proxy/standings`.
+Knows the command's arguments and the layout; what there is to tell is made by `proxy/standings` and `proxy/resets`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
+import pwd
 import sys
-from argparse import ArgumentTypeError, RawDescriptionHelpFormatter
+from argparse import SUPPRESS, ArgumentTypeError, RawDescriptionHelpFormatter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from proxy.commands.table import labelled, printable, section
-from proxy.commands.wording import amount_words, as_json, duration_words, principal_words
+from proxy.commands.wording import amount_words, as_json, duration_words, mode_words, principal_words
 from proxy.config_file import DEFAULT_NAME, default_path, load
 
 if TYPE_CHECKING:
-    from argparse import Namespace
-    from collections.abc import Iterator, Sequence
+    from argparse import ArgumentParser, Namespace
+    from collections.abc import Callable, Iterator, Sequence
 
     from proxy.commands.parsers import Subparsers
+    from proxy.config import Configuration
+    from proxy.standings import Standings
 
 _MISUSED: Final = 2
 _EXAMPLES: Final = """\
@@ -27,31 +31,84 @@ examples:
   tidegate limits --as key_alice                    all that binds requests with this key
   tidegate limits --project proj_research           what binds everybody in the project
   tidegate limits --project proj_research --user alice --json
+  tidegate limits reset --as key_alice --reason "billed twice"
 """
+_RESET_EXAMPLES: Final = """\
+examples:
+  tidegate limits reset --as key_alice --reason "billed twice"
+  tidegate limits reset --project proj_research --user alice --limit tokens-per-day-by-user
+"""
+_OPTIONS: Final = {"limits": "limit"}
+"""How options are spelled whose members of a question are called otherwise."""
 
 
 def add_parser(subparsers: Subparsers) -> None:
     """Add the command's arguments."""
     parser = subparsers.add_parser(
         "limits",
-        help="print the limits that bind somebody, and what is left of them",
+        help="print the limits that bind somebody, and what is left of them; reset them",
         description="Print every limit that binds somebody's requests: used, held, left, and when it is reset. "
         "Asks the store of the gateway that runs, and takes nothing. Limits by user and by key are told of those who "
         "are named.",
         epilog=_EXAMPLES,
         formatter_class=RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--config", type=Path, metavar="FILE", help=f"the configuration (default: ./{DEFAULT_NAME})")
-    parser.add_argument(
-        "--as", dest="key", metavar="KEY", help="a key's id, or the key (the only key need not be named)"
+    _add_who(parser)
+    parser.set_defaults(run=run, config=None, key=None, project=None, user=None, end_user=None, json=False)
+    verbs = parser.add_subparsers(title="verbs", metavar="[VERB]", required=False)
+    _add_reset(verbs)
+
+
+def _add_reset(verbs: Subparsers) -> None:
+    # A default here would replace what was said before the verb.
+    parser = verbs.add_parser(
+        "reset",
+        help="have limits forget what is used of them",
+        description="Set to 0 what is used of the limits that bind somebody's requests, or of those that are named. "
+        "What requests under way hold stays held, and they are charged when they end. Leaves an audit record.",
+        epilog=_RESET_EXAMPLES,
+        formatter_class=RawDescriptionHelpFormatter,
+        argument_default=SUPPRESS,
     )
-    parser.add_argument("--project", metavar="ID", help="somebody in this project, without a key")
-    parser.add_argument("--user", metavar="ID", help="with --project: this user")
+    _add_who(parser)
     parser.add_argument(
-        "--end-user", type=_text, metavar="NAME", help="whom the requests name as `user` (default: nobody)"
+        "--limit",
+        dest="limits",
+        action="append",
+        type=_text,
+        metavar="NAME",
+        help="only the limit of this name, as `tidegate limits` prints it; may be given several times",
     )
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.set_defaults(run=run)
+    parser.add_argument("--reason", type=_text, metavar="TEXT", help="why, for the audit record")
+    parser.set_defaults(run=reset)
+
+
+def _add_who(parser: ArgumentParser) -> None:
+    """Add the arguments that say whose limits are meant; one that is not given has the value that it had before."""
+    parser.add_argument(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        default=SUPPRESS,
+        help=f"the configuration (default: ./{DEFAULT_NAME})",
+    )
+    parser.add_argument(
+        "--as",
+        dest="key",
+        metavar="KEY",
+        default=SUPPRESS,
+        help="a key's id, or the key (the only key need not be named)",
+    )
+    parser.add_argument("--project", metavar="ID", default=SUPPRESS, help="somebody in this project, without a key")
+    parser.add_argument("--user", metavar="ID", default=SUPPRESS, help="with --project: this user")
+    parser.add_argument(
+        "--end-user",
+        type=_text,
+        metavar="NAME",
+        default=SUPPRESS,
+        help="whom the requests name as `user` (default: nobody)",
+    )
+    parser.add_argument("--json", action="store_true", default=SUPPRESS, help="print JSON")
 
 
 def _text(argument: str) -> str:
@@ -65,29 +122,74 @@ def _text(argument: str) -> str:
 def run(arguments: Namespace) -> int:
     """Print the limits; 2 where nobody is meant, or the store cannot be asked."""
     from proxy.commands.live import look_live  # noqa: PLC0415  other commands need no store
+    from proxy.standings import describe  # noqa: PLC0415
+
+    def look(configuration: Configuration) -> dict[str, Any]:
+        standings = _standings(arguments, configuration)
+        return describe(standings, asyncio.run(look_live(configuration, standings.limits)))
+
+    return _tell(arguments, "tidegate limits", look, as_lines)
+
+
+def reset(arguments: Namespace) -> int:
+    """Reset limits and print which; 2 where there is none that is meant, or the store cannot be asked."""
+    from proxy.commands.live import reset_live  # noqa: PLC0415  other commands need no store
+    from proxy.resets import describe_reset, event_of, order_reset  # noqa: PLC0415
+    from proxy.store.audit import Actor  # noqa: PLC0415
+
+    def do(configuration: Configuration) -> dict[str, Any]:
+        standings = _standings(arguments, configuration)
+        names, reason = getattr(arguments, "limits", None), getattr(arguments, "reason", None)
+        order = order_reset(standings, names, end_user=arguments.end_user, reason=reason)
+        event = event_of(order, Actor("session", _operator()))
+        return describe_reset(order, asyncio.run(reset_live(configuration, order.standings.limits, event)))
+
+    return _tell(arguments, "tidegate limits reset", do, reset_lines)
+
+
+def _standings(arguments: Namespace, configuration: Configuration) -> Standings:
+    from proxy.named_principal import find_principal  # noqa: PLC0415
+    from proxy.standings import standings_of  # noqa: PLC0415
+
+    principal = find_principal(configuration, key=arguments.key, project=arguments.project, user=arguments.user)
+    return standings_of(principal, configuration.rulebook(), arguments.end_user)
+
+
+def _tell(
+    arguments: Namespace,
+    program: str,
+    ask: Callable[[Configuration], dict[str, Any]],
+    lines: Callable[[dict[str, Any]], Iterator[str]],
+) -> int:
+    """Ask by the configuration and print what is told; whatever is in the way of that is one line and status 2."""
     from proxy.errors import StoreUnavailable  # noqa: PLC0415
-    from proxy.named_principal import CannotAnswer, find_principal  # noqa: PLC0415
-    from proxy.standings import describe, standings_of  # noqa: PLC0415
+    from proxy.named_principal import CannotAnswer  # noqa: PLC0415
 
     path = arguments.config or default_path()
     if path is None:
-        return _misused(f"there is no ./{DEFAULT_NAME}; name the configuration with --config FILE")
+        return _misused(program, f"there is no ./{DEFAULT_NAME}; name the configuration with --config FILE")
     configuration = load(path)
     try:
-        principal = find_principal(configuration, key=arguments.key, project=arguments.project, user=arguments.user)
-        standings = standings_of(principal, configuration.rulebook(), arguments.end_user)
-        rooms = asyncio.run(look_live(configuration, standings.limits))
+        told = ask(configuration)
     except CannotAnswer as error:
-        return _misused(f"--{error.member}: {error.reason}")
+        return _misused(program, f"--{_OPTIONS.get(error.member, error.member)}: {error.reason}")
     except StoreUnavailable as error:
-        return _misused(error.message)
-    told = describe(standings, rooms)
-    print(as_json(told) if arguments.json else "\n".join(as_lines(told)))
+        return _misused(program, error.message)
+    print(as_json(told) if arguments.json else "\n".join(lines(told)))
     return 0
 
 
-def _misused(reason: str) -> int:
-    print(f"tidegate limits: {printable(reason)}", file=sys.stderr)
+def _operator() -> str:
+    """Return the operating system's name of whoever runs the command, or their number where they have none."""
+    number = os.getuid()
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return str(number)
+
+
+def _misused(program: str, reason: str) -> int:
+    print(f"{program}: {printable(reason)}", file=sys.stderr)
     return _MISUSED
 
 
@@ -104,9 +206,8 @@ def _quotas(limits: Sequence[dict[str, Any]]) -> Iterator[Sequence[str]]:
     if limits:
         yield "limit", "quota", "models", "policy", "level"
     for each in limits:
-        observed = ", observed only" if each["mode"] == "observe" else ""
         levels = ", ".join(each["levels"])
-        yield each["name"], each["quota"] + observed, ", ".join(each["models"]), each["policy"], levels
+        yield each["name"], each["quota"] + mode_words(each), ", ".join(each["models"]), each["policy"], levels
 
 
 def _levels(limits: Sequence[dict[str, Any]]) -> Iterator[Sequence[str]]:
@@ -114,3 +215,21 @@ def _levels(limits: Sequence[dict[str, Any]]) -> Iterator[Sequence[str]]:
     for each in limits:
         amounts = (amount_words(each, each[name]) for name in ("used", "held", "left"))
         yield each["name"], each["whose"], *amounts, duration_words(each["reset_seconds"])
+
+
+def reset_lines(told: dict[str, Any]) -> Iterator[str]:
+    """Write for people what `describe_reset` returns."""
+    yield from labelled("whose", [principal_words(told["principal"])])
+    if told["end_user"] is not None:
+        yield from labelled("end user", [told["end_user"]])
+    if told["reason"] is not None:
+        yield from labelled("reason", [told["reason"]])
+    yield from labelled("audit log", [told["audit_log"]])
+    yield from section("reset", _resets(told["limits"]), right=(2, 3, 4, 5))
+
+
+def _resets(limits: Sequence[dict[str, Any]]) -> Iterator[Sequence[str]]:
+    yield "limit", "for", "used before", "used", "held", "left"
+    for each in limits:
+        amounts = [each["before"]["used"], *(each["after"][name] for name in ("used", "held", "left"))]
+        yield each["name"], each["whose"], *(amount_words(each, amount) for amount in amounts)

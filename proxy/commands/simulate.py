@@ -55,7 +55,8 @@ those that were refused then: what they would have taken nobody knows.
 
 Limits are replayed from nothing taken, in the order of the starts: the worst case is held, and
 settled to the charge at the end. One that was refused then and is admitted now is charged its worst
-case.
+case. A limit with `on_exceed: wait` refuses here what it would have had wait. Limits with `mode:
+observe` are told apart, by the requests that they would have refused.
 """
 _EXAMPLES = """\
 examples:
@@ -130,6 +131,9 @@ def _as_json(by: Sequence[str], findings: Findings) -> str:
         "rules": [{**each._asdict(), "requests": count} for each, count in findings.rules.most_common()],
         "observed": [{**each._asdict(), "requests": count} for each, count in findings.observed.most_common()],
         "limits": [{**each._asdict(), "requests": count} for each, count in findings.limits.most_common()],
+        "observed_limits": [
+            {**each._asdict(), "requests": count} for each, count in findings.observed_limits.most_common()
+        ],
         "cannot_be_told": [
             {**msgspec.to_builtins(each), "requests": count} for each, count in findings.untold.most_common()
         ],
@@ -149,6 +153,7 @@ def _lines(by: Sequence[str], findings: Findings) -> Iterator[str]:
     yield from _section("by rule", ("parameter", "rule", "policy"), findings.rules.most_common())
     yield from _section("observed only", ("parameter", "rule", "policy"), findings.observed.most_common())
     yield from _section("without room", ("limit", "policy"), findings.limits.most_common())
+    yield from _section("without room, observed only", ("limit", "policy"), findings.observed_limits.most_common())
     untold = [((each.parameter, each.part, each.policy), count) for each, count in findings.untold.most_common()]
     yield from _section("cannot be told from records", ("parameter", "rule", "policy"), untold)
     absent = {"organization": findings.organizations, "key": findings.keys, "project": findings.projects}

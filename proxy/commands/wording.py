@@ -30,6 +30,13 @@ def amount_words(limit: dict[str, Any], amount: float) -> str:
     return f"{amount:.6f}" if limit["of"] == "usd" else str(amount)
 
 
+def mode_words(limit: dict[str, Any]) -> str:
+    """Say, behind its quota, what a limit does other than refuse at once; nothing for most."""
+    if limit["mode"] == "observe":
+        return ", observed only"
+    return f", waits up to {limit['max_wait_seconds']:g} s" if limit["on_exceed"] == "wait" else ""
+
+
 def duration_words(seconds: int) -> str:
     """Write seconds in the two largest units that there are of them: `2 h 5 min`."""
     parts: list[str] = []

@@ -3,7 +3,8 @@
 A `Store` speaks to one Redis-protocol server over one multiplexed connection (a *lane*); commands that are large or
 may take longer than the usual bound travel in a second lane, where they hold up nobody. Each lane has a breaker: when
 the server refuses, hangs or goes away, its callers are told at once, and the lane knocks again every
-`PROBE_INTERVAL_SECONDS`. A store that answers but does not carry out its probe is away too.
+`PROBE_INTERVAL_SECONDS`. A store that answers but does not carry out its probe is away too. Where the server is, a
+finder says each time a lane connects: behind sentinels or in a cluster the store follows its primary.
 
     connecting ──answered──▶ up ──connection lost──▶ connecting
          │                    └──no answer in time, probe refused──▶ away
@@ -25,24 +26,25 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import hiredis
 import structlog
-from redis.asyncio.connection import AbstractConnection, Connection, parse_url
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 from redis.exceptions import (
+    AskError,
     AuthenticationError,
     BusyLoadingError,
-    MasterDownError,
+    ClusterDownError,
+    MovedError,
     NoScriptError,
-    ReadOnlyError,
     RedisError,
     ResponseError,
 )
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from proxy.errors import StoreUnavailable
+from proxy.store.finders import Finder, NoPrimary, finder_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from redis.asyncio.connection import AbstractConnection
 
     from proxy.metrics import Metrics
     from proxy.store.scripts import Script
@@ -82,6 +84,14 @@ NO_EVICTION = "noeviction"
 
 _NO_ANSWER = "it did not answer in time"
 _UNUSABLE = "it answers, but refuses what it is needed for"
+_ELSEWHERE = "the key's slot is at, or on its way to, another node"
+_REASONS: tuple[tuple[tuple[type[Exception], ...], str], ...] = (
+    ((TimeoutError, RedisTimeoutError), _NO_ANSWER),
+    ((AuthenticationError,), "it does not accept our credentials"),
+    ((BusyLoadingError,), "it is still loading its data"),
+    ((ClusterDownError,), "its cluster does not serve the slot"),
+    ((ResponseError,), _UNUSABLE),
+)
 _RETRY_AFTER_SECONDS = 1
 _CLOCK_SAMPLES = 8
 _MICROSECONDS = 1_000_000
@@ -109,7 +119,7 @@ _REPEATABLE = frozenset(
 _PASSING_REFUSALS = ("MISCONF", "NOREPLICAS", "BUSY ", "UNKILLABLE", "WRONGTYPE")
 """Error replies that speak of the server's state, or of what another left at a key: worth another try later.
 
-Those that redis-py has a class of its own for (OOM, NOPERM, CLUSTERDOWN, MOVED, …) are all of this sort.
+Those that redis-py has a class of its own for (OOM, NOPERM, TRYAGAIN, ASK, CLUSTERDOWN, MOVED, …) are all of this sort.
 """
 
 _log = structlog.get_logger(__name__)
@@ -182,6 +192,11 @@ class _Lane:
         if self.state is _State.AWAY:
             self.state = _State.CONNECTING
 
+    def connect_anew(self) -> None:
+        """Leave a connection that is up, as if it had been lost."""
+        for task in self._pump_tasks:
+            task.cancel()
+
     async def close(self) -> None:
         """Wait for the replies under way, at most the usual bound, then hang up; whoever still waits is told."""
         waiting = [call.reply for call in (*self._queued, *self._sent) if not call.reply.done()]
@@ -199,6 +214,7 @@ class _Lane:
             try:
                 connection = await self._connect()
             except Exception as error:  # noqa: BLE001 - outermost frame: the lane has to go on knocking
+                self._store.finder.doubt(error)
                 if self._knock.is_set():
                     continue  # the store came up meanwhile, so this attempt tells nothing
                 self.go_away(_reason_of(error), error)
@@ -213,15 +229,17 @@ class _Lane:
 
     async def _connect(self) -> AbstractConnection:
         """Open a connection on which PING, TIME and the probe were answered; cleans up after itself if it fails."""
-        connection = self._store.new_connection()
+        async with asyncio.timeout(self._timeout_seconds):
+            connection = await self._store.finder.find()
         try:
             async with asyncio.timeout(self._timeout_seconds):
                 await connection.connect()  # type: ignore[no-untyped-call]  # redis-py leaves it bare
                 await connection.send_command("PING", check_health=False)
                 await connection.read_response()
+                await self._store.finder.confirm(connection)
                 left = time.time()
                 await connection.send_command("TIME", check_health=False)
-                self._store.note_time(await connection.read_response(), left)
+                self._store.begin_time(await connection.read_response(), left)
                 await connection.send_packed_command(list(map(_pack, self._store.probe)), check_health=False)
                 for _ in self._store.probe:
                     await connection.read_response()
@@ -233,7 +251,7 @@ class _Lane:
     async def _use(self, connection: AbstractConnection) -> None:
         """Send and receive until the connection ends, then decide what becomes of the calls on it."""
         if self.state is _State.AWAY:
-            _log.info("store is back", store=self._store.name)
+            _log.info("store is back", **self._store.names)
         self.state = _State.UP
         self.up_since = self._loop.time()
         self.tried.set()
@@ -267,9 +285,9 @@ class _Lane:
         while True:
             try:
                 reply = await connection.read_response()
-            except (ReadOnlyError, MasterDownError):
-                raise  # a primary that became a replica: connect anew, the name may point elsewhere by now
             except ResponseError as error:
+                if self._store.finder.is_left_for(error):
+                    raise
                 self._refuse(self._sent.popleft(), error)
             else:
                 call = self._sent.popleft()
@@ -291,7 +309,7 @@ class _Lane:
         """Take the loss of a connection that was up: what may be repeated is sent again on the next one, once."""
         for ending in endings:
             if isinstance(ending, Exception) and not isinstance(ending, (RedisError, OSError)):
-                _log.error("store connection failed unexpectedly", store=self._store.name, exc_info=ending)
+                _log.error("store connection failed unexpectedly", **self._store.names, exc_info=ending)
         self.state = _State.CONNECTING
         lost, self._sent = self._sent, deque()
         again = []
@@ -308,7 +326,7 @@ class _Lane:
     def go_away(self, reason: str, error: BaseException | None = None) -> None:
         """Open the breaker, and knock from time to time."""
         if self.state is not _State.AWAY:
-            _log.warning("store is away", store=self._store.name, reason=reason, detail=str(error or reason))
+            _log.warning("store is away", **self._store.names, reason=reason, detail=str(error or reason))
         self._store.errors.inc()
         self._leave(_State.AWAY, reason)
 
@@ -372,29 +390,26 @@ class Store:
     the server was last asked, about a second ago.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  what it is, and what it is told of itself, by name
         self,
-        url: str,
+        where: str | Finder,
         *,
         name: str,
         metrics: Metrics,
         timeout_seconds: float = TIMEOUT_SECONDS,
         probe: Sequence[Command] = (),
+        anchor: str | None = None,
     ) -> None:
-        """Take the address (`unix://`, `redis://` or `rediss://`); raises ValueError if it is none.
+        """Take an address (see `addresses`), or what finds the server; raises ValueError if it is none.
 
         `name` is how messages and metrics call this store: `state` or `cache_state`. `probe` are commands that it has
         to carry out, when it is connected and about every second: without them it is of no use, and counts as away.
+        On a cluster the store is the primary that owns the slot of `anchor`, and all keys have to be in that slot.
         """
         self.name = name
         self.probe = probe
         self.timeout_seconds = timeout_seconds
-        self._settings = _read_address(url)
-        self._connection_class: type[AbstractConnection] = self._settings.pop("connection_class", Connection)
-        try:
-            self.new_connection()
-        except (TypeError, ValueError, RedisError) as error:
-            raise ValueError(f"the address of a store has an option that is not known or not right: {error}") from None
+        self.finder = where if isinstance(where, Finder) else finder_of(where, timeout_seconds, anchor)
         self.duration = metrics.store_duration_seconds.labels(store=name)
         self.errors = metrics.store_errors_total.labels(store=name)
         self._quick: _Lane | None = None
@@ -530,6 +545,14 @@ class Store:
                 self.note_time(await self.command("TIME"), left)
                 await self.look_at_memory()
             await self._try_probe()
+            if self.is_available and await self.finder.has_moved():
+                _log.info("store has moved", **self.names)
+                self._connect_anew()
+
+    def _connect_anew(self) -> None:
+        for lane in (self._quick, self._patient):
+            if lane is not None:
+                lane.connect_anew()
 
     async def _try_probe(self) -> None:
         try:
@@ -539,44 +562,47 @@ class Store:
             if self._quick is not None and self.is_available:  # else it is away for another reason, which was told
                 self._quick.go_away(_UNUSABLE, error)
 
+    def begin_time(self, reply: Reply, left: float) -> None:
+        """Take the first reply to TIME on a new connection: that server may not be the one that was asked before."""
+        self._offsets.clear()
+        self.note_time(reply, left)
+
     def note_time(self, reply: Reply, left: float) -> None:
         """Take a reply to TIME whose command left at `left`, Unix seconds; the quickest of the last trips counts."""
         came = time.time()
         seconds, microseconds = (int(part) for part in reply)
         self._offsets.append((came - left, seconds + microseconds / _MICROSECONDS - (left + came) / 2))
 
-    def new_connection(self) -> AbstractConnection:
-        """Make a connection, not yet connected. All bounds are the lane's; redis-py is to repeat nothing itself."""
-        return self._connection_class(
-            **self._settings,
-            protocol=2,
-            retry=Retry(NoBackoff(), 0),
-            socket_timeout=None,
-            socket_connect_timeout=self.timeout_seconds,
-            health_check_interval=0,
-            driver_info=None,  # a trip less, and no need for the permission to say it
-        )
-
     def lane_is_up(self, lane: _Lane) -> None:
         """Hear from a lane that it is up: then the store is, and the other one need not wait to find out."""
         if lane is self._quick and self._patient is not None:
             self._patient.knock()
 
+    @property
+    def names(self) -> dict[str, str]:
+        """How the log calls this store, and where it is if the address does not say it."""
+        place = self.finder.place
+        return {"store": self.name} if place is None else {"store": self.name, "node": place}
+
     def unavailable(self, reason: str) -> StoreUnavailable:
         """Make the error that a caller gets; it names no address."""
-        return StoreUnavailable(
-            f"The {self.name} store is not available: {reason}.", retry_after_seconds=_RETRY_AFTER_SECONDS
-        )
+        return unavailable(self.name, reason)
 
     def refused(self, name: str, error: ResponseError) -> StoreUnavailable:
         """Make the error for one command that the server did not carry out; the log is told when it is a new one."""
-        message = f"The {self.name} store refused {name}: {error}."
+        reason = _ELSEWHERE if isinstance(error, MovedError | AskError) else str(error)  # theirs are addresses
+        message = f"The {self.name} store refused {name}: {reason}."
         if message != self._last_refusal:
             self._last_refusal = message
-            _log.warning("store refused a command", store=self.name, command=name, reason=str(error))
+            _log.warning("store refused a command", **self.names, command=name, reason=reason)
         is_for_good = type(error) is ResponseError and not str(error).startswith(_PASSING_REFUSALS)
         kind = CommandRefused if is_for_good else StoreUnavailable
         return kind(message, retry_after_seconds=_RETRY_AFTER_SECONDS)
+
+
+def unavailable(name: str, reason: str) -> StoreUnavailable:
+    """Make the error for a store of this name that is of no use now; `reason` goes to clients and names no address."""
+    return StoreUnavailable(f"The {name} store is not available: {reason}.", retry_after_seconds=_RETRY_AFTER_SECONDS)
 
 
 def _pack(arguments: Sequence[Argument]) -> bytes:
@@ -584,20 +610,8 @@ def _pack(arguments: Sequence[Argument]) -> bytes:
     return packed
 
 
-def _read_address(url: str) -> dict[str, Any]:  # redis-py's own arguments, of every type
-    if not url.startswith(("unix://", "redis://", "rediss://")):
-        raise ValueError("the address of a store begins with unix://, redis:// or rediss://")
-    return dict(parse_url(url))
-
-
 def _reason_of(error: Exception) -> str:
     """Say in a few words, without addresses, why connecting failed."""
-    if isinstance(error, TimeoutError | RedisTimeoutError):
-        return _NO_ANSWER
-    if isinstance(error, AuthenticationError):
-        return "it does not accept our credentials"
-    if isinstance(error, BusyLoadingError):
-        return "it is still loading its data"
-    if isinstance(error, ResponseError):
-        return _UNUSABLE
-    return "it cannot be reached"
+    if isinstance(error, NoPrimary):
+        return str(error)
+    return next((reason for kinds, reason in _REASONS if isinstance(error, kinds)), "it cannot be reached")

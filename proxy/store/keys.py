@@ -4,10 +4,15 @@ Everything that one script may touch shares the hash tag of its organization, so
 Cached answers have none: they spread over all slots. This file knows no command and no life time.
 
     {org}:limit:<policy>:<limit>:<of>:<per>:<scope…>[:<window's start>]   hash    what is spent and held
+    {org}:queue:<policy>:<limit>:<of>:<per>:<scope…>     zset    requests that wait for a limit, by when they came
+    {org}:waiters:<policy>:<limit>:<of>:<per>:<scope…>   hash    until when each of them is alive, and what it asks
     {org}:hold:<request id>                   hash    what one request holds, or how it ended
     {org}:leases                              zset    live holds by the end of their lease
     {org}:outbox                              stream  usage records until they are drained
+    {org}:data                                hash    since when the store has its data, whose records are added to it
     {org}:drainer                             string  who drains
+    {org}:audit                               stream  the audit tail: what administrators did
+    {org}:audited:<call's id>                 string  what such a call answered, should it be repeated
     {org}:probe                               string  written to find out whether one may write
     entry:<cache key>:<form>                  string  one stored answer, `stream` or `whole`
 """
@@ -43,27 +48,52 @@ def part(text: str) -> str:
 class Keys:
     """The keys of one organization."""
 
-    __slots__ = ("_holds", "_limits", "drainer", "leases", "outbox", "probe")
+    __slots__ = (
+        "_audited",
+        "_holds",
+        "_limits",
+        "_queues",
+        "_waiters",
+        "audit",
+        "data",
+        "drainer",
+        "leases",
+        "outbox",
+        "probe",
+    )
 
     def __init__(self, organization: str) -> None:
         """Make the names of an organization by its id."""
         tag = f"{PREFIX}:{{{part(organization)}}}"
         self.leases = f"{tag}:leases"
         self.outbox = f"{tag}:outbox"
+        self.data = f"{tag}:data"
         self.drainer = f"{tag}:drainer"
+        self.audit = f"{tag}:audit"
         self.probe = f"{tag}:probe"
+        self._audited = f"{tag}:audited:"
         self._holds = f"{tag}:hold:"
         self._limits = f"{tag}:limit:"
+        self._queues = f"{tag}:queue:"
+        self._waiters = f"{tag}:waiters:"
 
     def hold(self, request_id: str) -> str:
         """Return where a request's hold stands, and afterwards how it ended."""
         return self._holds + part(request_id)
 
+    def audited(self, call_id: str) -> str:
+        """Return where it stands what a call answered that left an audit record."""
+        return self._audited + part(call_id)
+
     def limit(self, bound: BoundLimit, window_start: int | None = None) -> str:
         """Return where a limit counts; `window_start` (Unix milliseconds) tells calendar windows apart."""
-        base = self._limits + _counter(bound.policy, bound.counter, bound.limit.of, bound.limit.per or "-")
-        scope = ":".join(map(part, bound.scope))
-        return f"{base}:{scope}" if window_start is None else f"{base}:{scope}:{window_start}"
+        base = self._limits + _scoped(bound)
+        return base if window_start is None else f"{base}:{window_start}"
+
+    def line(self, bound: BoundLimit) -> tuple[str, str]:
+        """Return where those stand who wait for a limit: their order, and what each asks; one for all its windows."""
+        name = _scoped(bound)
+        return self._queues + name, self._waiters + name
 
 
 def entry(cache_key: str, *, is_stream: bool) -> str:
@@ -71,6 +101,10 @@ def entry(cache_key: str, *, is_stream: bool) -> str:
     return f"{PREFIX}:entry:{cache_key}:{'stream' if is_stream else 'whole'}"
 
 
-@lru_cache(maxsize=4096)
-def _counter(policy: str, counter: str, of: str, per: str) -> str:
-    return f"{part(policy)}:{part(counter)}:{of}:{part(per)}"
+def _scoped(bound: BoundLimit) -> str:
+    return _counter(bound.policy, bound.counter, bound.limit.of, bound.limit.per or "-", bound.scope)
+
+
+@lru_cache(maxsize=16_384)
+def _counter(policy: str, counter: str, of: str, per: str, scope: tuple[str, ...]) -> str:
+    return f"{part(policy)}:{part(counter)}:{of}:{part(per)}:{':'.join(map(part, scope))}"

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Self
 import structlog
 
 from proxy.errors import StoreUnavailable
+from proxy.store.dataset import begin
 from proxy.store.scripts import Script
 
 if TYPE_CHECKING:
@@ -139,6 +140,7 @@ class Drainer:
         if not is_elected or not entries:
             return 0
         await self._write([line_of(entry) for entry in entries])
+        await begin(self._store, self._keys)  # the oldest record tells since when the store has its data
         await self._store.command(
             "XDEL", self._keys.outbox, *(entry[0] for entry in entries), timeout_seconds=PATIENCE_SECONDS
         )

@@ -11,7 +11,7 @@ import time
 from asyncio import gather
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
@@ -35,6 +35,8 @@ LONG_TOMBSTONE_LIFE_MILLISECONDS: Final = 2 * HOLD_LIFE_MILLISECONDS
 """Likewise for those few that may be told again much later: what comes from the spool, and orphans."""
 PROBE_LIFE_MILLISECONDS: Final = 60_000
 """How long the key stands that was written to find out whether the store takes writes."""
+WAITER_LIFE_MILLISECONDS: Final = 3_000
+"""How long a waiting request that does not ask again keeps those behind it waiting."""
 LEASES_PER_LIFE: Final = 3
 """A limit's key outlives its refilling by this many leases: room that is held in it is not forgotten."""
 
@@ -52,6 +54,8 @@ class Verdict(StrEnum):
     HIT = "hit"
     """Admitted for a hit only."""
     REFUSED = "refused"
+    WAITING = "waiting"
+    """Nothing was taken; the request stands in line, and is to ask again."""
     LATE = "late"
     """Executed after its deadline; nothing was taken."""
     MOVED = "moved"
@@ -76,8 +80,7 @@ class Ending(StrEnum):
     RELEASE = "release"
 
 
-@dataclass(frozen=True, slots=True)
-class Count:
+class Count(msgspec.Struct, frozen=True):
     """Where one bound limit counts for one request: the key, and the calendar window if it has one."""
 
     bound: BoundLimit
@@ -114,17 +117,29 @@ class Settlement(msgspec.Struct, frozen=True):
     was_sent: bool = False
 
 
+class InTheWay(NamedTuple):
+    """A count that has no room, by its position; what those in line before ask for, and how many they are."""
+
+    position: int
+    ahead: int
+    waiters_before: int
+
+
 @dataclass(frozen=True, slots=True)
 class Reserved:
     """Reply of `admit`: levels in the order of the counts, empty for a verdict that reads none.
 
     `observed` are the counts of observed limits that had no room: their positions, and what was left before.
+    `in_the_way` are those that had none otherwise; of a request that waits, those that it waits for.
+    `came_microseconds` is when it came, by the store's clock.
     """
 
     verdict: Verdict
     now: int
     levels: tuple[Level, ...]
     observed: tuple[tuple[int, int], ...] = ()
+    in_the_way: tuple[InTheWay, ...] = ()
+    came_microseconds: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,17 +177,42 @@ class Reservations:
             span = self._spans[unit] = calendar_span(unit, now, self._zone)
         return span
 
-    def send_admit(
-        self, request_id: str, counts: Sequence[Count], *, hits: Hits, deadline: int, record: bytes
+    def send_admit(  # noqa: PLR0913  what the script is given, by name
+        self,
+        request_id: str,
+        counts: Sequence[Count],
+        *,
+        hits: Hits,
+        deadline: int,
+        record: bytes,
+        came_microseconds: int = 0,
+        waited_milliseconds: int = 0,
     ) -> asyncio.Future[Reply]:
-        """Let an admission leave; `read_admit` reads the reply. It takes nothing after `deadline` (store's clock)."""
-        keys = [self._keys.hold(request_id), self._keys.leases]
+        """Let an admission leave; `read_admit` reads the reply. It takes nothing after `deadline` (store's clock).
+
+        One that was told to wait says since when, as it was told, and for how long by now.
+        """
+        keys, lines = [self._keys.hold(request_id), self._keys.leases], list[str]()
         arguments: list[Argument] = [request_id, deadline, self._lease, HOLD_LIFE_MILLISECONDS, self._grace, hits.value]
         arguments += (record, _encode([share(count, count.bound.at_worst) for count in counts]))
+        arguments += (came_microseconds, WAITER_LIFE_MILLISECONDS)
         for count in counts:
             keys.append(count.key)
-            arguments += _admit_arguments(count)
-        return self._store.send_script(_ADMIT, keys, arguments)
+            arguments += _admit_arguments(count, waited_milliseconds)
+            if count.bound.named.waits:
+                lines += self._keys.line(count.bound)
+        return self._store.send_script(_ADMIT, [*keys, *lines], arguments)
+
+    def send_leave(self, request_id: str, counts: Sequence[Count]) -> None:
+        """Let a request leave the lines in which it stands; nobody need wait for that."""
+        for count in counts:
+            if count.bound.named.waits:
+                line, waiters = self._keys.line(count.bound)
+                for reply in (
+                    self._store.send("ZREM", line, request_id),
+                    self._store.send("HDEL", waiters, request_id),
+                ):
+                    reply.add_done_callback(forget_failure)
 
     def send(self, settlement: Settlement) -> asyncio.Future[Reply]:
         """Let an end leave; `read_end` reads the reply. It may be sent again: only the first counts."""
@@ -267,9 +307,15 @@ def read_admit(reply: Reply) -> Reserved:
     """Read the reply of an admission."""
     if len(reply) == _HEAD:
         return Reserved(Verdict(reply[0].decode()), reply[1], ())
-    numbers = map(int, reply[-1].split())
-    observed = tuple((number - 1, left) for number, left in zip(numbers, numbers, strict=True))
-    return Reserved(Verdict(reply[0].decode()), reply[1], read_levels(reply[:-1]), observed)
+    observed, in_the_way, came = (tuple(map(int, numbers.split())) for numbers in reply[-1].split(b";"))
+    return Reserved(
+        Verdict(reply[0].decode()),
+        reply[1],
+        read_levels(reply[:-1]),
+        observed=tuple((number - 1, left) for number, left in zip(observed[::2], observed[1::2], strict=True)),
+        in_the_way=tuple(InTheWay(number - 1, *more) for number, *more in zip(*[iter(in_the_way)] * 3, strict=True)),
+        came_microseconds=came[0],
+    )
 
 
 def read_end(reply: Reply) -> tuple[str, tuple[Level, ...]]:
@@ -283,11 +329,18 @@ def read_levels(reply: Reply) -> tuple[Level, ...]:
     return tuple(Level(spent, carry, held, now) for spent, carry, held in zip(numbers, numbers, numbers, strict=True))
 
 
-def _admit_arguments(count: Count) -> tuple[str | int, ...]:
+def forget_failure(reply: asyncio.Future[Reply]) -> None:
+    """Look at a failure that perhaps nobody awaits, so that the loop does not report it."""
+    if not reply.cancelled():
+        reply.exception()
+
+
+def _admit_arguments(count: Count, waited: int) -> tuple[str | int, ...]:
     bound, tank = count.bound, count.bound.tank
     start, end = (0, 0) if count.span is None else (count.span.start, count.span.end)
-    numbers = (tank.capacity, tank.amount, tank.period, bound.ask, bound.takes, start, end)
-    return bound.taking.value, bound.limit.mode, *numbers
+    patience = max(0, bound.limit.wait_milliseconds - waited)
+    numbers = (tank.capacity, tank.amount, tank.period, bound.ask, bound.takes, start, end, patience)
+    return bound.taking.value, "wait" if bound.named.waits else bound.limit.mode, *numbers
 
 
 def _orphan(request_id: str, reply: list[Any]) -> Orphan:

@@ -15,15 +15,16 @@ from proxy.store.reservations import count_of, read_levels, store_now
 from proxy.store.scripts import Script
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Callable, Sequence
     from datetime import tzinfo
 
     from policies.limits import BoundLimit
-    from proxy.store.connection import Store
+    from policies.windows import Level
+    from proxy.store.connection import Reply, Store
     from proxy.store.reservations import Count
 
 _LOOK: Final = Script("look")
-_SEEN: Final = b"seen"
+_MOVED: Final = b"moved"
 _MAX_TRIES: Final = 3
 """Limits are looked at again when the store's clock was in another calendar window than ours."""
 
@@ -36,16 +37,44 @@ async def look(store: Store, organization: str, zone: tzinfo, limits: Sequence[B
     """
     if not limits:
         return ()
+
+    async def call(counts: Sequence[Count]) -> Reply:
+        return await store.run(_LOOK, [count.key for count in counts], window_arguments(counts))
+
+    counts, reply = await call_in_windows(store, organization, zone, limits, call)
+    return rooms_of(counts, read_levels(reply))
+
+
+async def call_in_windows(
+    store: Store,
+    organization: str,
+    zone: tzinfo,
+    limits: Sequence[BoundLimit],
+    call: Callable[[Sequence[Count]], Awaitable[Reply]],
+) -> tuple[Sequence[Count], Reply]:
+    """Let a script be called for limits where they count now; once more if the store was in another calendar window.
+
+    Returns where they count, and the script's reply. Raises StoreUnavailable.
+    """
     now = store_now(store)
     for _ in range(_MAX_TRIES):
         counts = _counts(limits, Keys(organization), zone, now)
-        arguments = [number for count in counts for number in _arguments(count)]
-        reply = await store.run(_LOOK, [count.key for count in counts], arguments)
-        if reply[0] == _SEEN:
-            pairs = zip(counts, read_levels(reply), strict=True)
-            return tuple(Room(count.bound, level, count.bound.tank, count.span) for count, level in pairs)
+        reply = await call(counts)
+        if reply[0] != _MOVED:
+            return counts, reply
         now = reply[1]
     raise StoreUnavailable("The store's clock does not stand still enough to tell which calendar windows it is in.")
+
+
+def rooms_of(counts: Sequence[Count], levels: Sequence[Level]) -> tuple[Room, ...]:
+    """Return how limits stand whose levels were read."""
+    pairs = zip(counts, levels, strict=True)
+    return tuple(Room(count.bound, level, count.bound.tank, count.span) for count, level in pairs)
+
+
+def window_arguments(counts: Sequence[Count]) -> list[int]:
+    """Return what scripts want to know of each count that they read: its refilling and its calendar window."""
+    return [number for count in counts for number in _arguments(count)]
 
 
 def _counts(limits: Sequence[BoundLimit], keys: Keys, zone: tzinfo, now: int) -> tuple[Count, ...]:

@@ -8,11 +8,15 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from policies.usage import read_usage
 from proxy.wire.sse import EventSplitter, data_of
 from proxy.wire.streams import Family, Sign, decode_object
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from proxy.exchange import Observed
 
 _USAGE = re.compile(rb'"usage"\s*:\s*\{')
@@ -20,6 +24,18 @@ _TELLING = re.compile(rb'"(?:finish_reason"\s*:\s*"|usage"\s*:\s*\{|error"\s*:\s
 _GENERATED = re.compile(
     rb'"(?:text|content|arguments|reasoning_content|reasoning|refusal)"\s*:\s*"([^"\\]*(?:\\.[^"\\]*)*)"'
 )
+
+
+class _Choices(msgspec.Struct):
+    choices: list[msgspec.Raw]
+
+
+class _Choice(msgspec.Struct):
+    index: int = 0
+
+
+_CHOICES = msgspec.json.Decoder(_Choices)
+_CHOICE = msgspec.json.Decoder(_Choice)
 
 
 def is_added_usage_event(event: bytes) -> bool:
@@ -37,6 +53,24 @@ def without_usage_event(stream: bytes) -> bytes:
     splitter = EventSplitter(len(stream))
     events = splitter.feed(stream)
     return b"".join([event for event in events if not is_added_usage_event(event)]) + splitter.rest()
+
+
+def _part(event: bytes) -> Iterator[tuple[int | None, Iterable[bytes]]]:
+    """Find what was generated of each choice; some servers say reasoning under two names."""
+    try:
+        choices = _CHOICES.decode(data_of(event) or b"{}").choices
+    except (msgspec.DecodeError, RecursionError):
+        yield None, _GENERATED.findall(event)
+        return
+    for raw in choices:
+        yield _index_of(raw), dict.fromkeys(_GENERATED.findall(raw))
+
+
+def _index_of(choice: msgspec.Raw) -> int | None:
+    try:
+        return _CHOICE.decode(choice).index
+    except msgspec.DecodeError:
+        return None
 
 
 def _note(chunk: dict[str, Any], observed: Observed) -> Sign:
@@ -64,5 +98,5 @@ def _error_event(error_object: bytes, latest: bytes) -> bytes:
     return b"data: " + error_object + b"\n\n"
 
 
-CHUNKS: Final = Family(telling=_TELLING, generated=_GENERATED, note=_note, error_event=_error_event)
+CHUNKS: Final = Family(telling=_TELLING, generated=_GENERATED, part=_part, note=_note, error_event=_error_event)
 """Streams of completions and chat completions."""

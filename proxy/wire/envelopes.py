@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from policies.usage import read_usage
-from proxy.wire.responses import generated_bytes, note_finish
+from proxy.wire.chunks import CHUNKS
+from proxy.wire.responses import generated_texts, note_finish
+from proxy.wire.streams import decoded
 
 if TYPE_CHECKING:
     from proxy.exchange import Observed
@@ -23,11 +25,15 @@ EDGE_BYTES = 64 * 1024
 
 _USAGE = re.compile(rb'"usage"\s*:\s*(?=\{)')
 _BEGINNING = re.compile(rb"(?:\s|\xef\xbb\xbf)*(?:[\[{\":]|data:|event:|id:|retry:)")
+_NO_CALLS = (b"[]", b"null")
 _REFUSED_REASON = "content_filter"
 
 
 class _Message(msgspec.Struct):
     content: Any = None  # text, or parts; whatever an upstream writes
+    refusal: Any = None
+    reasoning: Any = None
+    reasoning_content: Any = None  # often the same again
     tool_calls: msgspec.Raw = msgspec.Raw(b"")
 
 
@@ -71,14 +77,14 @@ def observe_answer(body: bytes, observed: Observed) -> Contents:
     observed.usage = None if answer.usage is None else read_usage(answer.usage)
     observed.model = answer.model
     observed.fingerprint = answer.system_fingerprint
-    for choice in answer.choices or ():
+    for position, choice in enumerate(answer.choices or ()):
         if choice.finish_reason is not None:
             observed.finish_reasons[choice.index] = choice.finish_reason
-        observed.content_bytes += _generated_bytes(choice)
+        _note_choice(position, choice, observed)
     has_failed = bool(answer.error)
     if answer.output is not None:
         note_finish(observed, answer.status, answer.incomplete_details)
-        observed.content_bytes += generated_bytes(answer.output)
+        _note_generated(0, observed, b"".join(generated_texts(answer.output)))
         has_failed = has_failed or answer.status == "failed"
     return Contents(is_error=has_failed, embeddings=len(answer.data or ()))
 
@@ -142,14 +148,25 @@ def _convert(choice: object) -> _Choice:
         return _Choice()
 
 
-def _generated_bytes(choice: _Choice) -> int:
+def _note_choice(position: int, choice: _Choice, observed: Observed) -> None:
+    message = choice.message
     if choice.text is not None:
-        return len(choice.text.encode())
-    if choice.message is None:
-        return 0
-    content = choice.message.content
-    generated = len(content.encode()) if isinstance(content, str) else 0
-    return generated + len(choice.message.tool_calls)
+        _note_generated(position, observed, choice.text.encode())
+    elif message is not None:
+        said = (message.reasoning or message.reasoning_content, message.content, message.refusal)
+        text = "".join([each for each in said if isinstance(each, str)])
+        calls = bytes(message.tool_calls)
+        _note_generated(position, observed, text.encode(), b"" if calls in _NO_CALLS else calls)
+
+
+def _note_generated(choice: int, observed: Observed, text: bytes, calls: bytes = b"") -> None:
+    """Note the text of one choice, and its tool calls as they stand, of which a tokenizer counts the arguments."""
+    observed.content_bytes += len(text) + len(calls)
+    observed.choices_with_text += 1 if text or calls else 0
+    if observed.texts is not None:
+        observed.texts.add(choice, text)
+        for arguments in CHUNKS.generated.findall(calls):
+            observed.texts.add(choice, decoded(arguments))
 
 
 def _object_at(edge: bytes, start: int) -> dict[str, Any] | None:

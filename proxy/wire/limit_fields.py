@@ -10,6 +10,8 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
+from msgspec.structs import replace
+
 from policies.room import ceil_seconds
 from proxy.wire.fields import member, members, quoted
 
@@ -38,9 +40,10 @@ _SECONDS_PER_HOUR: Final = 3_600
 def limit_headers(rooms: Sequence[Room], *, retry_after_seconds: int | None = None) -> Headers:
     """Return the limit headers of an answer; on a refusal no reset is shorter than its Retry-After.
 
-    Limits that are only observed are no client's business, and are left out.
+    What is held resets as if it were spent now: a stream's head leaves before it is settled. Limits that are only
+    observed are no client's business, and are left out.
     """
-    rooms = [room for room in rooms if not room.bound.is_observed]
+    rooms = [_used_up(room) for room in rooms if not room.bound.is_observed]
     if not rooms:
         return []
     headers: Headers = []
@@ -51,15 +54,23 @@ def limit_headers(rooms: Sequence[Room], *, retry_after_seconds: int | None = No
     return headers
 
 
+def _used_up(room: Room) -> Room:
+    level = room.level
+    return replace(room, level=replace(level, spent=level.spent + level.held, held=0)) if level.held else room
+
+
 def _openai_fields(rooms: Sequence[Room], quantity: str, least_reset_milliseconds: int) -> Headers:
-    """Tell the tightest limit of a quantity: the one with the least left, of those the one that resets last."""
+    """Tell the tightest limit of a quantity: the one with the least left, of those the one that resets last.
+
+    As a limit these fields mean what fits into one that nothing is taken from: its burst, where it has one.
+    """
     candidates = [room for room in rooms if room.bound.limit.of == quantity]
     if not candidates:
         return []
     tightest = min(candidates, key=lambda room: (room.left, -room.reset_milliseconds))
     reset = max(tightest.reset_milliseconds, least_reset_milliseconds)
     return [
-        (f"x-ratelimit-limit-{quantity}", str(tightest.bound.named.quota)),
+        (f"x-ratelimit-limit-{quantity}", str(tightest.bound.tank.capacity)),
         (f"x-ratelimit-remaining-{quantity}", str(tightest.left)),
         (f"x-ratelimit-reset-{quantity}", duration(reset)),
     ]

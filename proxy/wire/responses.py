@@ -15,7 +15,7 @@ from policies.usage import read_usage
 from proxy.wire.streams import Family, Sign
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from proxy.exchange import Observed
 
@@ -58,19 +58,24 @@ def note_finish(observed: Observed, status: object, details: object) -> None:
         observed.finish_reasons[0] = status
 
 
-def generated_bytes(output: Iterable[msgspec.Raw]) -> int:
-    """Return the UTF-8 bytes of what a response's output items hold of generated text."""
-    return sum(map(_item_bytes, output))
+def generated_texts(output: Iterable[msgspec.Raw]) -> Iterator[bytes]:
+    """Find what a response's output items hold of generated text, in UTF-8."""
+    for raw in output:
+        yield from _item_texts(raw)
 
 
-def _item_bytes(raw: msgspec.Raw) -> int:
+def _item_texts(raw: msgspec.Raw) -> Iterator[bytes]:
     try:
         item = _ITEM.decode(raw)
     except msgspec.DecodeError:
-        return 0
+        return
     parts = (*(item.content or ()), *(item.summary or ()))
     texts = [item.arguments, item.input, item.code, *(text for part in parts for text in (part.text, part.refusal))]
-    return sum(len(text.encode()) for text in texts if isinstance(text, str))
+    yield from (text.encode() for text in texts if isinstance(text, str))
+
+
+def _part(event: bytes) -> Iterator[tuple[int | None, Iterable[bytes]]]:
+    yield 0, _GENERATED.findall(event)
 
 
 def _note(event: dict[str, Any], observed: Observed) -> Sign:
@@ -105,5 +110,5 @@ def _error_event(error_object: bytes, latest: bytes) -> bytes:
     return b"event: error\ndata: " + msgspec.json.encode(data) + b"\n\n"
 
 
-RESPONSES: Final = Family(telling=_TELLING, generated=_GENERATED, note=_note, error_event=_error_event)
+RESPONSES: Final = Family(telling=_TELLING, generated=_GENERATED, part=_part, note=_note, error_event=_error_event)
 """Streams of responses."""

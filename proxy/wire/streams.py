@@ -17,7 +17,7 @@ import msgspec
 from proxy.wire.sse import EventSplitter, data_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from proxy.exchange import Observed
 
@@ -51,12 +51,15 @@ class Family:
     """How the streams of an endpoint family say things.
 
     `telling` is found in every event that has to be parsed, `generated` finds the inside of every JSON string that
-    holds a piece of what was generated. `note` writes the facts of an event's object into `Observed`. `error_event`
-    makes the last event of a stream that broke, of an error in OpenAI's shape and the data that was seen last.
+    holds a piece of what was generated. `part` finds those of one event by their choices (None is one that nobody
+    knows), and what a choice says twice there only once. `note` writes the facts of an event's object into `Observed`.
+    `error_event` makes the last event of a stream that broke, of an error in OpenAI's shape and the data that was seen
+    last.
     """
 
     telling: re.Pattern[bytes]
     generated: re.Pattern[bytes]
+    part: Callable[[bytes], Iterable[tuple[int | None, Iterable[bytes]]]]
     note: Callable[[dict[str, Any], Observed], Sign]
     error_event: Callable[[bytes, bytes], bytes]
 
@@ -68,10 +71,23 @@ class StreamObserver:
     `[DONE]`, and all that may go after it; `has_failed` tells that the upstream sent an error as an event.
     """
 
-    __slots__ = ("_drops_usage", "_family", "_introductions", "_latest", "_observed", "has_failed", "held", "is_done")
+    __slots__ = (
+        "_drops_usage",
+        "_family",
+        "_introductions",
+        "_is_parted",
+        "_latest",
+        "_observed",
+        "_texts",
+        "has_failed",
+        "held",
+        "is_done",
+    )
 
     def __init__(self, observed: Observed, family: Family, *, drops_usage: bool) -> None:
         self._observed = observed
+        self._texts = observed.texts
+        self._is_parted = observed.texts is not None and not observed.texts.are_of_one
         self._family = family
         self._drops_usage = drops_usage
         self._introductions = 0
@@ -83,7 +99,7 @@ class StreamObserver:
     def observe(self, events: Sequence[bytes]) -> bytes:
         """Note what these whole events say; return those to be written now, as one piece."""
         joined = events[0] if len(events) == 1 else b"".join(events)
-        self._count(joined)
+        self._count(joined, events)
         if b"data" in joined:
             self._latest = joined
         if self._is_introduced and not self.is_done and not self._tells(joined):
@@ -106,12 +122,24 @@ class StreamObserver:
     def _tells(self, data: bytes) -> bool:
         return _DONE_MARK in data or self._family.telling.search(data) is not None
 
-    def _count(self, joined: bytes) -> None:
-        observed = self._observed
-        for text in self._family.generated.findall(joined):
-            if text:
+    def _count(self, joined: bytes, events: Sequence[bytes]) -> None:
+        found = self._family.generated.findall(joined)
+        if self._is_parted or (len(found) > len(events) and len(set(found)) < len(found)):
+            for event in events:
+                for choice, pieces in self._family.part(event):
+                    self._note_generated(choice if self._is_parted else 0, pieces)
+        else:
+            self._note_generated(0, found)
+
+    def _note_generated(self, choice: int | None, pieces: Iterable[bytes]) -> None:
+        observed, texts = self._observed, self._texts
+        for piece in pieces:
+            if piece:
+                text = piece if b"\\" not in piece else decoded(piece)
                 observed.content_events += 1
-                observed.content_bytes += _decoded_length(text)
+                observed.content_bytes += len(text)
+                if texts is not None:
+                    texts.add(choice, text)
 
     def _passes(self, event: bytes) -> bool:
         """Note what one event says; tell whether it is to be written now."""
@@ -158,11 +186,9 @@ def decode_object(data: bytes) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def _decoded_length(text: bytes) -> int:
-    """Return the UTF-8 length of the inside of a JSON string."""
-    if b"\\" not in text:
-        return len(text)
+def decoded(text: bytes) -> bytes:
+    """Return what the inside of a JSON string says, in UTF-8; as it is where that is nothing."""
     try:
-        return len(msgspec.json.decode(b'"' + text + b'"', type=str).encode())
+        return msgspec.json.decode(b'"' + text + b'"', type=str).encode()
     except (msgspec.DecodeError, UnicodeError):
-        return len(text)
+        return text

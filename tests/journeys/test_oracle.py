@@ -36,6 +36,7 @@ KINDS_OF_RULES = {
     "prompt_tokens",
     "worst_case_tokens",
     "ceiling",
+    "limits",
 }
 
 
@@ -55,6 +56,12 @@ BODY = b'{"model":"m","prompt":"x","n":8,"seed":null,"x":[1,1e-7]}'
 SENT = b'{"model":"m","prompt":"x","n":4,"seed":null,"x":[1,1e-7]}'
 HEADER = "n;from=8;to=4;rule=clamp"
 CAP = ("careful", {"parameters": {"n": {"max": 4, "on_violation": "clamp"}}})
+TOKENS = {"of": "tokens", "limit": 10**13, "per": "day", "by": ["key"]}
+HOLDING = ("holding", {"limits": [TOKENS]})
+WATCHING = ("watching", {"limits": [{**TOKENS, "mode": "observe"}, {**TOKENS, "hold": "none"}]})
+OPEN = b'{"model":"m","prompt":"x"}'
+CLOSED = b'{"model":"m","prompt":"x","max_tokens":16}'
+ASSUMED = "max_tokens;to=16;rule=default"
 REJECT = ("strict", {"parameters": {"n": {"max": 4}}})
 
 
@@ -77,6 +84,8 @@ def _complaints(level: Level, body: bytes, sent: bytes | None, header: str = "",
     [
         pytest.param(CAP, BODY, SENT, HEADER, b"", id="a clamp that is told"),
         pytest.param(REJECT, BODY, None, "", _refused("n"), id="a refusal that names parameter and policy"),
+        pytest.param(HOLDING, OPEN, CLOSED, ASSUMED, b"", id="a ceiling that is written for a limit"),
+        pytest.param(WATCHING, OPEN, OPEN, "", b"", id="an open ceiling where limits hold nothing"),
         pytest.param(
             ("", {}), b'{"a":1,"a":1}', None, "", _refused("", "twice", ""), id="a duplicate key that is refused"
         ),
@@ -90,6 +99,8 @@ def test_the_oracle_is_content_with(level: Level, body: bytes, sent: bytes | Non
     ("level", "body", "sent", "header", "answer"),
     [
         pytest.param(CAP, BODY, BODY, "", b"", id="a value above its bound"),
+        pytest.param(HOLDING, OPEN, OPEN, "", b"", id="an open ceiling where a limit holds"),
+        pytest.param(WATCHING, OPEN, CLOSED, ASSUMED, b"", id="a ceiling that is written for limits that hold nothing"),
         pytest.param(REJECT, BODY, SENT, HEADER, b"", id="a clamp where the rule rejects"),
         pytest.param(CAP, BODY, SENT.replace(b'"n":4', b'"n":3'), HEADER, b"", id="a clamp below the bound"),
         pytest.param(

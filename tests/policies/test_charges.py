@@ -1,11 +1,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from policies.catalog import Model, ModelSettings
+from policies.catalog import Model, ModelSettings, TextCount
 from policies.charges import (
     NOTHING,
     Charged,
@@ -21,6 +21,9 @@ from policies.errors import InvalidRequest
 from policies.requests.asked import EffectiveRequest, Endpoint
 from policies.requests.dialects import view_of
 from policies.usage import Usage
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 def model(**settings: Any) -> Model:  # noqa: ANN401  settings of a model
@@ -80,6 +83,14 @@ def test_absurd_candidates_are_taken_as_more_than_any_limit() -> None:
 def test_the_worst_case_is_priced() -> None:
     priced = model(price={"input": 1.0, "output": 10.0})
     assert worst_case(effective(prompt=[1, 2], max_tokens=10), priced).cost_microdollars == 102
+
+
+def test_the_worst_case_is_never_below_a_charge_whose_input_the_upstream_had_cached() -> None:
+    priced = model(price={"input": 1.0, "output": 10.0, "cached_input": 2.0})
+    request = effective(prompt=[1, 2], max_tokens=10)
+    worst = worst_case(request, priced)
+    charged = charge(request, priced, worst, Seen(Usage(2, 10, cached_input_tokens=2), **SERVED))
+    assert (worst.cost_microdollars, charged.cost_microdollars) == (104, 104)
 
 
 def test_an_open_ceiling_without_any_setting_is_not_bounded() -> None:
@@ -174,6 +185,7 @@ def test_an_input_that_is_only_named_needs_a_context_window_where_limits_count_i
 ONE = effective(prompt=[1, 2, 3], max_tokens=20)
 STREAM = effective(prompt=[1, 2, 3], max_tokens=20, stream=True)
 TWO = effective(prompt=[1, 2, 3], max_tokens=20, n=2)
+THREE = effective(prompt=[1, 2, 3], max_tokens=20, n=3)
 PROMPTS = effective(prompt=[[1, 2], [3]], max_tokens=20)
 TEXTS = effective(prompt=["a" * 40, "b" * 40], max_tokens=20)
 BEST = effective(prompt=[1, 2, 3], max_tokens=20, best_of=3)
@@ -182,10 +194,12 @@ CHAT_BEST = effective(Endpoint.CHAT, max_tokens=20, n=2, best_of=9)
 CHAT_MORE = effective(Endpoint.CHAT, max_tokens=20, n_cmpl=9)
 ECHO = effective(prompt="a" * 40, max_tokens=20, echo=True)
 ECHO_STREAM = effective(prompt="a" * 40, max_tokens=20, echo=True, stream=True)
+ECHO_WORDS = effective(prompt="a b c", max_tokens=20, echo=True, stream=True)
 ECHO_TWO = effective(prompt="a" * 4_000, max_tokens=1_000, echo=True, n=2)
 ECHO_PROMPTS = effective(prompt=["a" * 40, "b" * 80], max_tokens=20, echo=True, n=2)
 ECHO_IDS = effective(prompt=[1] * 1_000, max_tokens=1_000, echo=True, n=2)
 SCORING = effective(prompt=["a" * 40, "b" * 40], max_tokens=0, echo=True, logprobs=1)
+OPEN = effective(Endpoint.RESPONSES, input="abc", previous_response_id="r", max_output_tokens=20, stream=True)
 EMBEDDINGS = effective(Endpoint.EMBEDDINGS, input=["a" * 40, "b" * 40])
 SERVED = {"is_served": True, "is_ended": True}
 LEFT = {"is_served": True, "is_abandoned": True}
@@ -209,6 +223,12 @@ LEFT = {"is_served": True, "is_abandoned": True}
             Seen(Usage(3, 9), 0, 80, **SERVED),
             Charged(3, 20, known="counted"),
             id="of several choices not below it",
+        ),
+        pytest.param(
+            THREE, Seen(None, 0, 3, choices_with_text=3, **SERVED), Charged(3, 3, known="counted"), id="one a choice"
+        ),
+        pytest.param(
+            THREE, Seen(None, 0, 12, choices_with_text=2, **SERVED), Charged(3, 3, known="counted"), id="or by bytes"
         ),
         pytest.param(
             TWO, Seen(Usage(3, 9), 99, 0, **SERVED), Charged(3, 40, known="counted"), id="which is never above the hold"
@@ -358,6 +378,18 @@ LEFT = {"is_served": True, "is_abandoned": True}
             STREAM, Seen(Usage(3, 5), 7, 0, **LEFT), Charged(3, 5, known="reported"), id="what was reported so far"
         ),
         pytest.param(
+            STREAM, Seen(Usage(3, 0), 7, 0, **LEFT), Charged(3, 7, known="counted"), id="but not before most of it came"
+        ),
+        pytest.param(
+            STREAM, Seen(Usage(3, 0), 7, 0, is_served=True), Charged(3, 7, known="counted"), id="of a cut stream too"
+        ),
+        pytest.param(
+            OPEN, Seen(None, 30, 0, **LEFT), Charged(1, 20, known="counted"), id="at most the hold of the output alone"
+        ),
+        pytest.param(
+            OPEN, Seen(Usage(5_000, 9), 9, 0, **LEFT), Charged(5_000, 9, known="reported"), id="and of no input held"
+        ),
+        pytest.param(
             STREAM,
             Seen(Usage(9, 99), 4, 0, is_ended=True, **LEFT),
             Charged(9, 99, known="reported"),
@@ -428,9 +460,88 @@ def test_a_charge_is_priced() -> None:
     assert charged.cost_microdollars == 91
 
 
+def words(texts: Sequence[str]) -> TextCount:
+    """Take a word for a token, and leave out texts with an em dash."""
+    left_out = [text for text in texts if "—" in text]
+    return TextCount(
+        sum(len(text.split()) for text in texts if text not in left_out), sum(len(text.encode()) for text in left_out)
+    )
+
+
+COUNTING = Model("m", ModelSettings(deployments=[{"upstream": "u"}]), count_tokens=words)
+SEVEN, FOUR = "a b c d e f g", "a b c d"
+MANY = "a " * 99
+
+
+@pytest.mark.parametrize(
+    ("request_", "seen", "output"),
+    [
+        pytest.param(STREAM, Seen(None, 9, 80, texts=(SEVEN,), **SERVED), (7, "counted"), id="whatever the events"),
+        pytest.param(STREAM, Seen(None, 9, 80, texts=(SEVEN,), **LEFT), (7, "counted"), id="of a stream that was left"),
+        pytest.param(ONE, Seen(None, 0, 80, texts=(SEVEN,), **SERVED), (7, "counted"), id="of a whole answer"),
+        pytest.param(TWO, Seen(None, 0, 80, texts=(SEVEN, FOUR), **SERVED), (11, "counted"), id="of each choice"),
+        pytest.param(STREAM, Seen(None, 9, 80, texts=(MANY,), **LEFT), (20, "counted"), id="never above the hold"),
+        pytest.param(
+            STREAM, Seen(None, 9, 80, texts=(SEVEN,), other_bytes=9, **LEFT), (7 + 3, "counted"), id="the rest by bytes"
+        ),
+        pytest.param(
+            TWO,
+            Seen(None, 9, 80, texts=(SEVEN, "e—e"), **LEFT),
+            (7 + 2, "counted"),
+            id="also what the tokenizer leaves out",
+        ),
+        pytest.param(ONE, Seen(None, 0, 40, **SERVED), (10, "counted"), id="all of it where no text was kept"),
+        pytest.param(
+            BEST, Seen(None, 0, 80, texts=(FOUR,), **SERVED), (12, "counted"), id="candidates that were left out too"
+        ),
+        pytest.param(ONE, Seen(Usage(3, 2), 0, 80, texts=(SEVEN,), **SERVED), (2, "reported"), id="a report of one"),
+        pytest.param(
+            TWO,
+            Seen(Usage(3, 9), 0, 80, texts=(SEVEN, FOUR), **SERVED),
+            (11, "counted"),
+            id="a report of two that leaves out some",
+        ),
+        pytest.param(
+            TWO,
+            Seen(Usage(3, 10), 0, 80, texts=(SEVEN, FOUR), **SERVED),
+            (10, "reported"),
+            id="a report that is a little smaller",
+        ),
+        pytest.param(
+            TWO,
+            Seen(Usage(3, 9), 0, 80, texts=(SEVEN,), other_bytes=16, **SERVED),
+            (9, "reported"),
+            id="or smaller than what is no count",
+        ),
+        pytest.param(
+            TEXTS, Seen(Usage(17, 7), 0, 80, texts=(SEVEN, FOUR), **SERVED), (11, "counted"), id="of one of two prompts"
+        ),
+        pytest.param(
+            ECHO, Seen(None, 0, 80, texts=("a" * 40 + " b c",), **SERVED), (2, "counted"), id="less what is repeated"
+        ),
+        pytest.param(
+            ECHO_PROMPTS,
+            Seen(None, 0, 80, texts=("a b", "a b", "a b c", "a"), **SERVED),
+            (8 - 4, "counted"),
+            id="by each choice",
+        ),
+        pytest.param(ECHO_WORDS, Seen(None, 1, 3, texts=("a b",), **LEFT), (0, "counted"), id="while it is repeated"),
+        pytest.param(
+            ECHO_IDS,
+            Seen(None, 0, 8_040, texts=(SEVEN, FOUR), **SERVED),
+            (10, "counted"),
+            id="whose text nobody knows: by bytes",
+        ),
+    ],
+)
+def test_what_was_generated_is_charged_by_the_tokenizer(
+    request_: EffectiveRequest, seen: Seen, output: tuple[int, str]
+) -> None:
+    charged = charge(request_, COUNTING, worst_case(request_, COUNTING), seen)
+    assert (charged.output_tokens, charged.known) == output
+
+
 def test_the_prompt_of_a_stream_that_was_left_is_charged_by_the_tokenizer() -> None:
-    counting = Model("m", model().settings, count_tokens=lambda texts: 3 * len(texts))
-    request = effective(prompt="x" * 100, max_tokens=10, stream=True)
-    seen = Seen(content_events=2, content_bytes=4, is_served=True, is_abandoned=True)
-    charged = charge(request, counting, worst_case(request, counting), seen)
+    request = effective(prompt="a b c", max_tokens=10, stream=True)
+    charged = charge(request, COUNTING, worst_case(request, COUNTING), Seen(None, 2, 4, texts=("d e",), **LEFT))
     assert (charged.input_tokens, charged.output_tokens, charged.known) == (3, 2, "counted")

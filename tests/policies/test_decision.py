@@ -28,6 +28,7 @@ RULEBOOK = Rulebook(
         "capped": Policy(parameters={"n": Rule(max=2, on_violation="clamp"), "best_of": Rule(max=3)}),
         "trimmed": Policy(parameters={"prompt": Rule(force="a")}),
         "counted": Policy(limits=(Limit(of="tokens", limit=1000, per="hour", by=("user",)),)),
+        "requests": Policy(limits=(Limit(of="requests", limit=1000, per="hour", by=("user",)),)),
         "after": Policy(limits=(Limit(of="tokens", limit=1000, per="hour", by=("user",), hold="none"),)),
         "watched": Policy(limits=(Limit(of="tokens", limit=1000, per="hour", by=("user",), mode="observe"),)),
     },
@@ -120,7 +121,11 @@ def test_input_that_nobody_knows_is_no_matter_where_nothing_has_to_be_held(polic
 def test_a_limit_wants_multipliers_that_it_can_count() -> None:
     with pytest.raises(InvalidRequest, match='n_cmpl is "99"; it must be a whole number, since a limit has to know'):
         decided({"n_cmpl": "99"}, "counted")
-    assert decided({"n_cmpl": "99"}, "free").effective.fields["n_cmpl"] == "99"
+
+
+@pytest.mark.parametrize("policy", ["free", "after", "watched", "requests"])
+def test_a_multiplier_that_nobody_can_count_is_no_matter_where_nothing_has_to_be_held(policy: str) -> None:
+    assert decided({"n_cmpl": "99"}, policy).effective.fields["n_cmpl"] == "99"
 
 
 def test_what_was_normalised_is_told_before_what_policy_changed() -> None:

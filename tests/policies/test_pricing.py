@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from policies.catalog import Price
-from policies.pricing import cost_microdollars, microdollars, write_usd
+from policies.pricing import cost_microdollars, microdollars, most_cost_microdollars, write_usd
 
 
 @pytest.mark.parametrize(
@@ -19,6 +21,10 @@ from policies.pricing import cost_microdollars, microdollars, write_usd
         ),
         pytest.param(Price(input=2.0, output=0.0), (10, 0, 4), 20, id="or the input's"),
         pytest.param(Price(input=2.0, output=0.0, cached_input=0.0), (4, 0, 9), 0, id="and is at most the input"),
+        pytest.param(Price(input=0.0000004, output=0.0), (10, 0, 0), 1, id="a price of many decimals is no gift"),
+        pytest.param(Price(input=0.3333333, output=0.0), (3_000_000, 0, 0), 1_000_000, id="nor rounded by itself"),
+        pytest.param(Price(input=0.3333333, output=0.0), (10**7, 0, 0), 3_333_333, id="it is exact"),
+        pytest.param(Price(input=1, output=2), (3, 4, 0), 11, id="prices in whole dollars"),
         pytest.param(Price(input=10.0, output=30.0), (10**13, 10**13, 0), 4 * 10**14, id="large counts stay exact"),
     ],
 )
@@ -26,6 +32,41 @@ def test_costs(price: Price | None, counts: tuple[int, int, int], cost: int) -> 
     input_tokens, output_tokens, cached = counts
     found = cost_microdollars(price, input_tokens=input_tokens, output_tokens=output_tokens, cached_input_tokens=cached)
     assert found == cost
+
+
+@pytest.mark.parametrize(
+    ("price", "cost"),
+    [
+        pytest.param(None, 0, id="no price is free"),
+        pytest.param(Price(input=1.5, output=2.0), 15 + 8, id="no input is from the upstream's cache"),
+        pytest.param(Price(input=1.5, output=2.0, cached_input=0.1), 15 + 8, id="which is cheaper"),
+        pytest.param(Price(input=1.5, output=2.0, cached_input=3.0), 30 + 8, id="or all is, where it is dearer"),
+    ],
+)
+def test_most_that_input_and_output_can_cost(price: Price | None, cost: int) -> None:
+    assert most_cost_microdollars(price, input_tokens=10, output_tokens=4) == cost
+
+
+AMOUNTS = st.integers(0, 10**9).map(lambda parts: parts / 10**6)
+COUNTS = st.integers(0, 10**7)
+
+
+@given(
+    price=st.builds(Price, input=AMOUNTS, output=AMOUNTS, cached_input=st.none() | AMOUNTS),
+    most=st.tuples(COUNTS, COUNTS),
+    data=st.data(),
+)
+def test_nothing_costs_more_than_the_most(price: Price, most: tuple[int, int], data: st.DataObject) -> None:
+    input_tokens, output_tokens = (data.draw(st.integers(0, each)) for each in most)
+    cached = data.draw(st.integers(0, input_tokens))
+    cost = cost_microdollars(price, input_tokens=input_tokens, output_tokens=output_tokens, cached_input_tokens=cached)
+    assert cost <= most_cost_microdollars(price, input_tokens=most[0], output_tokens=most[1])
+
+
+@pytest.mark.parametrize("usd", [float("inf"), float("nan"), -1.0, 1e9 + 1])
+def test_a_price_is_an_amount(usd: float) -> None:
+    with pytest.raises(ValueError, match="output"):
+        Price(input=0.0, output=usd)
 
 
 @pytest.mark.parametrize(

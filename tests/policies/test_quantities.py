@@ -83,3 +83,15 @@ def test_only_usd_has_decimals(of: Counted) -> None:
 )
 def test_what_exceeds_the_worst_case(charged: Charged, is_more: bool) -> None:  # noqa: FBT001
     assert exceeds(charged, WORST) is is_more
+
+
+@pytest.mark.parametrize(
+    ("charged", "is_more"),
+    [
+        pytest.param(Charged(9_000, 70, cost_microdollars=900), False, id="an input that nobody bounded"),
+        pytest.param(Charged(9_000, 71), True, id="more output"),
+    ],
+)
+def test_what_is_not_bounded_cannot_be_exceeded(charged: Charged, *, is_more: bool) -> None:
+    assert exceeds(charged, WorstCase(30, 70, 500, is_input_bounded=False)) is is_more
+    assert not exceeds(charged, WorstCase(30, 0, 500, is_input_bounded=False, is_output_bounded=False))

@@ -3,12 +3,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from policies.limits import MORE_THAN_ANY, BoundLimit, NamedLimit
 from policies.policy import Limit
 from policies.requests.asked import Action, Adjustment
 from policies.room import Room, refuse, would_refuse
-from policies.windows import Level, Span
+from policies.windows import Level, Span, Tank
 
 NOW = 1_800_000_000_000
 
@@ -35,6 +36,8 @@ MONTH = Span(NOW - 1_000_000, NOW + 500_000)
         pytest.param(room(Level(held=5), span=MONTH, per="month"), 5_000, id="unless only holds are in the way"),
         pytest.param(room(Level(held=5), of="concurrency", per=None), 1_000, id="concurrency: soon"),
         pytest.param(room(Level(), ask=6), None, id="more than the limit: never"),
+        pytest.param(replace(room(Level(), ask=3), tank=Tank(2, 1, 24_000)), 5_000, id="than a worker's share: soon"),
+        pytest.param(replace(room(Level(), ask=6), tank=Tank(2, 1, 24_000)), None, id="than either: never"),
     ],
 )
 def test_when_a_request_fits(at: Room, wait: int | None) -> None:
@@ -48,6 +51,7 @@ def test_when_a_request_fits(at: Room, wait: int | None) -> None:
         pytest.param(room(Level(spent=2, carry=3_000)), 3, 9_000, 21_000, id="a used one"),
         pytest.param(room(Level(spent=2, held=9)), 0, 12_000, 24_000, id="one that is held too"),
         pytest.param(room(Level(spent=2), span=MONTH, per="month"), 3, 500_000, 500_000, id="a calendar window"),
+        pytest.param(room(Level(held=2), span=MONTH, per="month"), 3, 500_000, 500_000, id="a window, held only"),
         pytest.param(room(Level(held=2), of="concurrency", per=None), 3, 0, 0, id="concurrency has no reset"),
     ],
 )

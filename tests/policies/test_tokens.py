@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from policies.catalog import Model, ModelSettings
+from policies.catalog import Model, ModelSettings, TextCount
 from policies.requests.asked import EffectiveRequest, Endpoint
 from policies.requests.dialects import view_of
 from policies.tokens import bound_input_tokens, bound_sent_tokens, estimate_input_tokens
@@ -141,9 +141,11 @@ def test_an_input_is_measured_once() -> None:
     assert request.input_size is request.input_size
 
 
-def halves(texts: Sequence[str]) -> int:
-    """Take two characters for a token."""
-    return sum(-(-len(text) // 2) for text in texts)
+def halves(texts: Sequence[str]) -> TextCount:
+    """Take two characters for a token, and leave out texts with an em dash."""
+    counted = [text for text in texts if "—" not in text]
+    others = [text for text in texts if "—" in text]
+    return TextCount(sum(-(-len(text) // 2) for text in counted), sum(len(text.encode()) for text in others))
 
 
 COUNTING = Model("m", MODEL.settings, count_tokens=halves)
@@ -170,6 +172,12 @@ COUNTING = Model("m", MODEL.settings, count_tokens=halves)
             3 + 3,
             id="what else is read by bytes",
         ),
+        pytest.param(
+            effective(Endpoint.COMPLETIONS, prompt=["abcdef", "é—é"]),
+            3 + 7 + 40,
+            3 + 2,
+            id="and what the tokenizer leaves out",
+        ),
     ],
 )
 def test_a_tokenizer_counts_what_is_read_verbatim(request_: EffectiveRequest, bound: int, estimate: int) -> None:
@@ -179,9 +187,9 @@ def test_a_tokenizer_counts_what_is_read_verbatim(request_: EffectiveRequest, bo
 def test_a_tokenizer_is_asked_once() -> None:
     asked: list[Sequence[str]] = []
 
-    def count(texts: Sequence[str]) -> int:
+    def count(texts: Sequence[str]) -> TextCount:
         asked.append(texts)
-        return 1
+        return TextCount(1)
 
     request = effective(Endpoint.COMPLETIONS, prompt="abcdef")
     model = Model("m", MODEL.settings, count_tokens=count)

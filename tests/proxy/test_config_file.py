@@ -382,6 +382,26 @@ BAD = [
         ["1: policies.d.limits[0].mode: must be 'enforce' or 'observe', not 'watch'"],
         id="a mode of a limit that there is not",
     ),
+    pytest.param(
+        "policies: {d: {limits: [{of: tokens, limit: 5, per: day, by: [user], max_wait: 5s}]}}",
+        ["1: policies.d.limits[0]: max_wait is how long requests wait: write on_exceed: wait beside it"],
+        id="a longest wait where nothing waits",
+    ),
+    pytest.param(
+        "policies: {d: {limits: [{of: tokens, limit: 5, per: day, by: [user], on_exceed: wait, mode: observe}]}}",
+        ["1: policies.d.limits[0]: nothing waits for a limit that is only observed: leave out on_exceed, or mode"],
+        id="waiting for what is only observed",
+    ),
+    pytest.param(
+        "policies: {d: {limits: [{of: tokens, limit: 5, per: day, by: [user], on_exceed: wait, max_wait: 11m}]}}",
+        ["1: policies.d.limits[0].max_wait: must be 1ms or longer, and 10m at most"],
+        id="a wait that is too long",
+    ),
+    pytest.param(
+        "policies: {d: {limits: [{of: tokens, limit: 5, per: day, by: [user], on_exceed: queue}]}}",
+        ["1: policies.d.limits[0].on_exceed: must be 'refuse' or 'wait', not 'queue'"],
+        id="something else to do than to refuse or wait",
+    ),
     pytest.param("ledger: sqlite", ["1: ledger: unknown key"], id="a ledger, which there is not"),
     pytest.param(
         'policies: {d: {limits: [{name: "a;b", of: tokens, limit: 5, per: day, by: [user]}]}}',

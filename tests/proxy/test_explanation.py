@@ -109,6 +109,8 @@ def test_everything_that_would_happen_is_told() -> None:
             "per": "minute",
             "burst": None,
             "mode": "enforce",
+            "on_exceed": "refuse",
+            "max_wait_seconds": None,
             "hold": "worst_case",
             "whose": "user alice",
             "scope": {"user": "alice"},

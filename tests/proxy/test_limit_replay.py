@@ -36,7 +36,7 @@ def replayed(
     """Admit requests by their start and end (seconds after noon) and tokens; tell the limits that refuse them."""
     replay, told = LimitReplay("org", BERLIN), []
     for start, end, tokens in steps:
-        refusal = replay.admit(
+        refusal, _ = replay.admit(
             bound(*limits, tokens=held),
             Charged(output_tokens=tokens),
             started=NOON + round(start * SECOND),
@@ -132,17 +132,51 @@ def test_each_user_has_a_count() -> None:
 
     def refused(user: str) -> bool:
         limits = bound({**REQUESTS, "limit": 1}, user=user)
-        return replay.admit(limits, NOTHING, started=NOON, ended=NOON, hits=Hits.NO) is not None
+        return replay.admit(limits, NOTHING, started=NOON, ended=NOON, hits=Hits.NO).refusal is not None
 
     assert [refused(user) for user in ("alice", "bob", "alice")] == [False, False, True]
 
 
 def test_a_refusal_says_what_was_asked() -> None:
     replay = LimitReplay("org", BERLIN)
-    refusal = replay.admit(bound(TOKENS, tokens=101), NOTHING, started=NOON, ended=NOON, hits=Hits.NO)
+    refusal = replay.admit(bound(TOKENS, tokens=101), NOTHING, started=NOON, ended=NOON, hits=Hits.NO).refusal
     assert refusal is not None
     assert (refusal.room.bound.name, refusal.room.bound.ask, refusal.retry_after_seconds) == (
         "tokens-per-day-by-user",
         101,
         None,
     )
+
+
+OBSERVED = {**TOKENS, "mode": "observe"}
+
+
+@pytest.mark.parametrize(
+    ("limits", "hits", "expected"),
+    [
+        pytest.param((OBSERVED,), Hits.NO, [[], ["tokens"], ["tokens"]], id="it counts on though it is full"),
+        pytest.param((OBSERVED, TOKENS), Hits.NO, [[], [], []], id="who is refused is refused by what refuses alone"),
+        pytest.param(
+            (OBSERVED, {**REQUESTS, "mode": "observe"}),
+            Hits.NO,
+            [[], ["tokens"], ["tokens", "requests"]],
+            id="two of them, each by its own count",
+        ),
+        pytest.param((OBSERVED,), Hits.MAYBE, [[], [], []], id="an answer from the cache takes no tokens"),
+        pytest.param(
+            ({**OBSERVED, "charge_hits": "full"},), Hits.MAYBE, [[], ["tokens"], ["tokens"]], id="but where said so"
+        ),
+        pytest.param((OBSERVED,), Hits.ONLY, [[], [], []], id="who wants a hit only takes no tokens"),
+    ],
+)
+def test_what_observed_limits_would_have_refused(
+    limits: tuple[dict[str, Any], ...], hits: Hits, expected: list[list[str]]
+) -> None:
+    replay, told = LimitReplay("org", BERLIN), []
+    for second in (0, 2, 4):  # each takes 60 of 100 tokens, and is over before the next one comes
+        moment = NOON + second * SECOND
+        replayed = replay.admit(
+            bound(*limits), Charged(output_tokens=60), started=moment, ended=moment + SECOND, hits=hits
+        )
+        told.append([each.limit.of for each in replayed.observed])
+    assert told == expected

@@ -65,6 +65,7 @@ def test_a_request_is_one_line_with_the_names_of_the_usage_record() -> None:
         "status": 200,
         "outcome": "completed",
         "duration_seconds": 0.5,
+        "waited_seconds": 0.0,
         "time_to_first_token_seconds": 0.25,
         "input_tokens": 3,
         "output_tokens": 4,

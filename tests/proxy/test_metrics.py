@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
+from unittest.mock import patch
 
 import pytest
 
@@ -14,11 +15,13 @@ from policies.charges import Charged
 from policies.merging import EffectivePolicy
 from policies.principals import Principal
 from policies.requests.asked import Action, Adjustment
+from policies.windows import Level, Tank
 from proxy.exchange import CacheResult, Exchange, Observed, Outcome
 from proxy.metrics import BUCKETS_SECONDS, DECLARED, Metrics, add_up, counters_of, render
 
 if TYPE_CHECKING:
     from policies.decision import Decision
+    from policies.room import Room
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "metrics.txt"
 KEYED = Keyed(key="00", ttl_seconds=60)
@@ -233,6 +236,36 @@ def test_counters_gauges_and_histograms_of_all_processes_are_added() -> None:
     assert told['store_duration_seconds_bucket{le="+Inf",store="state"}'] == 2
 
 
+def room(name: str, level: Level, capacity: int = 100) -> Room:
+    """Return as much of a limit's room as is looked at."""
+    return cast("Room", SimpleNamespace(bound=SimpleNamespace(policy="p", name=name), level=level, tank=Tank(capacity)))
+
+
+def test_of_how_full_limits_were_the_highest_of_all_processes_counts() -> None:
+    one, other = Metrics(), Metrics()
+    one.see_rooms([room("rpm", Level(spent=30, held=20)), room("tpm", Level(spent=10)), room("none", Level(), 0)])
+    one.see_rooms([room("rpm", Level(spent=40))])
+    other.see_rooms([room("rpm", Level(held=20)), room("tpm", Level(spent=150))])
+    told = samples(page(one, other))
+    assert told == {
+        'limit_utilization_ratio{limit="rpm",policy="p"}': 0.5,
+        'limit_utilization_ratio{limit="tpm",policy="p"}': 1.5,
+    }
+
+
+def test_how_full_a_limit_was_stands_for_half_a_minute_at_least_and_a_minute_at_most() -> None:
+    metrics, told = Metrics(), []
+    with patch("proxy.metrics.time.monotonic") as clock:
+        clock.return_value = 1_000.0
+        metrics.see_rooms([room("rpm", Level(spent=50))])
+        for second, seen in ((1, None), (29, 70), (31, 60), (60, None), (62, None), (93, None)):
+            clock.return_value = 1_000.0 + second
+            if seen is not None:
+                metrics.see_rooms([room("rpm", Level(spent=seen))])
+            told.append(metrics.snapshot()["limit_utilization_ratio"][0][1])
+    assert told == [0.5, 0.7, 0.7, 0.7, 0.7, 0.0]
+
+
 def test_of_a_dead_process_the_counters_stay_and_the_gauges_go() -> None:
     dead = Metrics()
     dead.open_streams.inc()
@@ -281,4 +314,4 @@ def test_latency_buckets_reach_from_a_hit_to_the_longest_generation() -> None:
 def test_every_metric_has_a_help_sentence_and_a_name_that_says_its_unit(family: Any) -> None:  # noqa: ANN401  any kind
     assert family.help.endswith(".")
     assert family.name.endswith("_total") is (family.kind == "counter")
-    assert family.name.endswith("_seconds") is (family.kind == "histogram")
+    assert family.name.endswith("_seconds") or family.kind != "histogram"

@@ -56,6 +56,7 @@ def test_the_record_holds_everything_the_specification_names() -> None:
     exchange.upstream_request_id = "theirs"
     exchange.upstream_status = 200
     exchange.configuration_version = "3f0c"
+    exchange.waited_seconds = 0.25
     assert exchange.decision is not None
     bound = exchange.decision.worst_case
     assert record(exchange) == {
@@ -65,6 +66,7 @@ def test_the_record_holds_everything_the_specification_names() -> None:
         "started_milliseconds": 1_700_000_000_250,
         "ended_milliseconds": 1_700_000_001_750,
         "duration_seconds": 1.5,
+        "waited_seconds": 0.25,
         "time_to_first_token_seconds": 0.125,
         "organization": "org_acme",
         "project": "proj_research",

@@ -142,6 +142,17 @@ def test_limits_refuse_in_the_order_of_the_starts() -> None:
     assert findings.total == Effect(requests=4, refused_by_limits=1, tokens_not_spent=140, microdollars_not_spent=180)
 
 
+def test_limits_that_are_observed_are_told_by_what_they_would_have_refused() -> None:
+    limits = [
+        {"of": "tokens", "limit": 400, "per": "day", "by": ["user"], "name": "tokens", "mode": "observe"},
+        {"of": "requests", "limit": 3, "per": "day", "by": ["user"], "name": "requests"},
+    ]
+    # each holds 300 and takes 140: 0 + 300 fits, 140 + 300 and 280 + 300 would not; the fourth request is refused
+    findings = found(*map(recorded, range(4)), all={"limits": limits})
+    assert findings.observed_limits == {FullLimit("tokens", "all"): 2}
+    assert findings.limits == {FullLimit("requests", "all"): 1}
+
+
 def test_what_rules_clamp_leaves_room_in_limits() -> None:
     limited = {"limits": [{"of": "tokens", "limit": 700, "per": "day", "by": ["user"]}]}
     # each holds 100 + 2 x 50 = 200 and takes 100 + 20: 120, 240, 360, 480

@@ -65,6 +65,8 @@ def test_a_budget_is_told_in_usd_until_its_month_ends() -> None:
         "per": "month",
         "burst": None,
         "mode": "enforce",
+        "on_exceed": "refuse",
+        "max_wait_seconds": None,
         "hold": "worst_case",
         "whose": "organization org",
         "scope": {"organization": "org"},

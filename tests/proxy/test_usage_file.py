@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import io
 import json
 from typing import Any
 
 import msgspec
 import pytest
 
-from proxy.usage_file import read_lines
+from proxy.usage_file import lines_from_end, read_lines
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -64,3 +65,27 @@ def test_a_torn_last_line_may_still_be_written_and_is_told(length: int) -> None:
     reading = read_lines([line("a"), line("b")[:length]], Line)
     assert [each.request_id for each in reading.lines] == ["a"]
     assert reading.unreadable == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "lines"),
+    [
+        pytest.param(b"a\nb\n", [b"b", b"a"], id="the last comes first"),
+        pytest.param(b"a\nb\nto", [b"b", b"a"], id="a torn last line is none"),
+        pytest.param(b"to", [], id="nothing but a torn line"),
+        pytest.param(b"", [], id="an empty file"),
+        pytest.param(b"a\n\nb\r\n", [b"b\r", b"", b"a"], id="an empty line is one"),
+        pytest.param(
+            b"a" * 3_000_000 + b"\nb\n", [b"b", b"a" * 3_000_000], id="a line longer than what is read at once"
+        ),
+        pytest.param(b"\n" * (1 << 20), [b""] * (1 << 20), id="blocks that end where lines do"),
+    ],
+)
+def test_lines_are_read_from_the_end(content: bytes, lines: list[bytes]) -> None:
+    assert list(lines_from_end(io.BytesIO(content))) == lines
+
+
+def test_lines_across_blocks_are_whole() -> None:
+    lines = [str(number).encode() * (number % 977) for number in range(20_000)]
+    file = io.BytesIO(b"".join(each + b"\n" for each in lines))
+    assert list(lines_from_end(file)) == lines[::-1]

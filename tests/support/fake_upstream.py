@@ -14,6 +14,7 @@ Stand-alone use: `python fake_upstream.py 9099`, then
 
 A reply is a list of ops, or a callable(Req) -> list of ops:
     ("send", bytes)  ("sleep", seconds)  ("rst",)  ("close",)  ("hold", seconds)
+    ("do", callable)   called if the peer is still there after what was sent before
 `sleep` and `hold` end early when the peer (the product) goes away; that is recorded
 as Req.aborted_at, which is how "was the upstream cancelled?" is observed.
 """
@@ -394,7 +395,7 @@ class FakeUpstream:
         conn.w.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         conn.w.transport.abort()
 
-    async def _run(self, conn: _Conn, req: Req, ops: Ops) -> bool:
+    async def _run(self, conn: _Conn, req: Req, ops: Ops) -> bool:  # noqa: C901  one branch an op
         for op in ops:
             k = op[0]
             if conn.eof:
@@ -414,6 +415,8 @@ class FakeUpstream:
                 if conn.eof and time.monotonic() < end:
                     req.aborted_at = time.monotonic()
                     return False
+            elif k == "do":
+                op[1]()
             elif k == "rst":
                 await asyncio.sleep(0.05)
                 self._rst(conn)

@@ -9,10 +9,12 @@ import hashlib
 import json
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -213,6 +215,19 @@ class Command:
         self._family |= set(descendants_of(self.pid))
         self.process.kill()
         self.process.wait()
+
+    def kill_tree(self) -> None:
+        """Kill the supervisor and everything below it at once (SIGKILL), as when a machine dies."""
+        self.signal_tree(signal.SIGKILL)
+        self.process.wait()
+        eventually(lambda: not any(map(is_alive, self._family)))
+
+    def signal_tree(self, number: signal.Signals) -> None:
+        """Send a signal to the supervisor and everything below it."""
+        self._family |= set(descendants_of(self.pid))
+        for pid in (self.pid, *self._family):
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
 
     def _wait_until_ready(self) -> tuple[str, str]:
         eventually(lambda: _READY.search(self.output) or self.process.poll() is not None, seconds=_START_SECONDS)

@@ -25,6 +25,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from oracle_limits import complain_of_limits, may_refuse
 from oracle_parameters import (
     PSEUDONYM,
     allows_model,
@@ -157,6 +158,9 @@ class Oracle:
         verdict = policy_verdict(asked.endpoint, plain, asked.levels, self.models[model])
         self._rule_computed(verdict, asked, plain)
         self._count(verdict.kinds)
+        if not verdict.must and may_refuse(asked.endpoint, plain, asked.levels, status, error):
+            self._count({"limits"})
+            return []
         return _judge_violation(asked, plain, received, verdict)
 
     def _rule_computed(self, verdict: Verdict, asked: Asked, plain: Mapping[str, Any]) -> None:
@@ -199,6 +203,7 @@ class Oracle:
             found += complain_of_pair(plain, sent, asked.levels)
         found += complain_of_companions(asked.endpoint, plain, sent)
         found += self._complain_of_computed(asked, sent, served)
+        found += complain_of_limits(asked.endpoint, sent, asked.levels)
         return found + complain_of_header(fields, sent, received)
 
     def _complain_of_members(

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
+from oracle_limits import holds_output
 from oracle_quantities import COMPUTED
 from oracle_rules import (
     Bounds,
@@ -27,7 +28,7 @@ from oracle_validity import ABSENT, CEILINGS, DEFAULTS, MANY, MOST_STOPS, NAMED,
 from second_reading import Number, as_python, differences, number, same
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from oracle_rules import Level
 
@@ -118,12 +119,38 @@ def complain_of_pair(asked: Mapping[str, Any], sent: Mapping[str, Any], levels: 
 def rule_ceilings(
     verdict: Verdict, fields: Mapping[str, Any], levels: Sequence[Level], endpoint: str, served: Served
 ) -> None:
-    """Bind the token ceiling under every name by the rules on `max_tokens`, and an open one (SPEC §4)."""
+    """Bind the token ceiling under every name by rules, and write an open one that a limit counts on (SPEC §4, §5)."""
     written = {
         "completions": "max_tokens",
         "chat/completions": served.token_ceiling,
         "responses": "max_output_tokens",
     }[endpoint]
+    _rule_ceilings(verdict, fields, levels, endpoint, written)
+    own = {name for name in OWN_CEILINGS[endpoint] if fields.get(name) is not ABSENT}
+    if not holds_output(levels, endpoint) or own - verdict.wanted.keys():
+        return
+    verdict.kinds.add("limits")
+    words, is_right = verdict.wanted.get(written, ("open", lambda sent: sent is ABSENT))
+    is_assumed = _assumed(endpoint)
+    verdict.want(
+        written, f"{words}, or written since a limit counts on it", lambda sent: is_right(sent) or is_assumed(sent)
+    )
+
+
+def _assumed(endpoint: str) -> Callable[[Any], bool]:
+    """Return a test of what is written for a ceiling that nobody speaks of: the API's default, or the model's."""
+    default = DEFAULTS[endpoint].get("max_tokens")
+    return lambda sent: (
+        isinstance(sent, Number)
+        and sent.is_integer
+        and (sent.value == default if default is not None else sent.value > 0)
+    )
+
+
+def _rule_ceilings(
+    verdict: Verdict, fields: Mapping[str, Any], levels: Sequence[Level], endpoint: str, written: str
+) -> None:
+    """Bind the token ceiling under every name by the rules on `max_tokens`, and an open one (SPEC §4)."""
     spoken = Spoken(tuple(rules_on(levels, "max_tokens")))
     if not spoken.rules:
         _rule_open_worst_case(verdict, fields, levels, endpoint, written)
@@ -175,16 +202,7 @@ def _rule_open_worst_case(
     is_given = any(fields.get(name) is not ABSENT for name in OWN_CEILINGS[endpoint])
     if is_given or Bounds(tuple(rules_on(levels, "worst_case_tokens"))).most is None:
         return
-    default = DEFAULTS[endpoint].get("max_tokens")
-    verdict.want(
-        written,
-        "open, so written",
-        lambda sent: (
-            isinstance(sent, Number)
-            and sent.is_integer
-            and (sent.value == default if default is not None else sent.value > 0)
-        ),
-    )
+    verdict.want(written, "open, so written", _assumed(endpoint))
 
 
 def _rule_open(verdict: Verdict, written: str, spoken: Spoken, endpoint: str, *, is_elsewhere: bool) -> None:

@@ -163,7 +163,17 @@ def make_policy(random: Random, *, most: int, mildly: bool = False) -> Policy:
         policy["unknown_parameters"] = random.choice(["forward", "drop", "reject"])
     if random.random() < 0.1:
         policy["override"] = True
+    if random.random() < 0.2:
+        policy["limits"] = [_limit(random, number) for number in range(random.randint(1, 2))]
     return policy
+
+
+def _limit(random: Random, number: int) -> Settings:
+    """Return a limit that next to nothing is refused by."""
+    of = random.choice(["tokens", "output_tokens", "input_tokens", "completions", "requests"])
+    settled = [{"hold": "none"}] if of != "requests" else []
+    marks = random.choice([{}, {}, {"mode": "observe"}, *settled])
+    return {"of": of, "limit": 10**13, "per": "day", "by": ["key"], "name": f"limit-{number}", **marks}
 
 
 def _marks(random: Random) -> Settings:

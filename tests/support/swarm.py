@@ -167,17 +167,28 @@ class Connection:
 
 
 async def _read_answer(reader: asyncio.StreamReader) -> Answer:
+    status, headers = await read_head(reader)
+    return Answer(status, headers, b"".join([piece async for piece in read_pieces(reader, headers)]))
+
+
+async def read_head(reader: asyncio.StreamReader) -> tuple[int, dict[str, str]]:
+    """Read status and headers of an answer, past those that are interim."""
     while True:
         head, *lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")[:-2]
         status = int(head.split(" ")[1])
         if status >= 200:
-            break
-    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+            return status, {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+async def read_pieces(reader: asyncio.StreamReader, headers: Mapping[str, str]) -> AsyncIterator[bytes]:
+    """Read the body behind such a head as it comes, without its framing; raises IncompleteReadError where it is cut."""
     if "chunked" in headers.get("transfer-encoding", "").lower():
-        return Answer(status, headers, b"".join([piece async for piece in _chunks(reader)]))
-    if "content-length" in headers:
-        return Answer(status, headers, await reader.readexactly(int(headers["content-length"])))
-    return Answer(status, headers, await reader.read())
+        async for piece in _chunks(reader):
+            yield piece
+    elif "content-length" in headers:
+        yield await reader.readexactly(int(headers["content-length"]))
+    else:
+        yield await reader.read()
 
 
 async def _chunks(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:

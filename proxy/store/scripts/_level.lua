@@ -14,7 +14,7 @@
 local MAX_LEVEL = 4503599627370496
 
 local function text(number)
-  return string.format('%.0f', number)
+  return string.format('%d', number)
 end
 
 local time = redis.call('TIME')
@@ -23,9 +23,9 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local function load(key, amount, period)
   local kept = redis.call('HMGET', key, 'spent', 'carry', 'at', 'held')
   local carry = math.min(tonumber(kept[2] or 0), period - 1)
-  local spent = math.min(tonumber(kept[1] or 0) * period, MAX_LEVEL)
+  local scaled = math.min(tonumber(kept[1] or 0) * period - carry, MAX_LEVEL)
   return {
-    key = key, amount = amount, period = period, scaled = math.max(0, spent - carry), held = tonumber(kept[4] or 0),
+    key = key, amount = amount, period = period, scaled = math.max(0, scaled), held = tonumber(kept[4] or 0),
     at = math.min(tonumber(kept[3] or 0), now),
   }
 end

@@ -2,8 +2,8 @@
 --
 -- Promises: checks everything, then changes everything; a call that fails may be made again. Idempotent by request,
 -- until its tombstone's life is over. What was held is read from the hold itself, so it is given back once and exactly.
--- Room that has refilled is not given a second time. A calendar window that is over is not touched, and comes to life
--- no more. Integers below 2^53 only.
+-- Room that has refilled is not given a second time, nor what a limit forgot when it was reset. A calendar window that
+-- is over is not touched, and comes to life no more. Integers below 2^53 only.
 --
 -- KEYS[1]  hold of the request      hash    becomes the tombstone: state, at, booked; lives ARGV[3]
 -- KEYS[2]  leases                   zset    loses the request; keeps its life
@@ -25,7 +25,7 @@
 --   until                      end of its calendar window (ms of the store's clock), 0 for none
 --
 -- Returns {what happened, time of the store (ms), then spent, carry, held for each limit}; what happened:
---   'settled', 'corrected' (the truth after an orphan's worst case), 'orphaned', 'released',
+--   'settled', 'orphaned', 'released', 'corrected' (the truth after an orphan's worst case, or that nothing was used),
 --   'alive' (an orphan whose lease is not over), 'absent' (an orphan without a hold),
 --   'ended' (it had ended before: nothing is done)
 -- A truth without a hold is booked all the same: the admission was made while the store was away. Where it may have
@@ -61,7 +61,7 @@ if how == 'orphan' then
     redis.call('ZREM', KEYS[2], id)
     return reply(state and 'ended' or 'absent', limits)
   end
-elseif state == 'settled' or (how == 'release' and state and state ~= 'held') then
+elseif state == 'settled' or (how == 'release' and state == 'released') then
   return reply('ended', limits)
 end
 
@@ -108,7 +108,7 @@ for index, level in ipairs(limits) do
     level.held = math.max(0, level.held - (held[index] or 0))
     if takes >= has then
       level.scaled = math.min(level.scaled + (takes - has) * level.period, most(level))
-    else
+    elseif since > tonumber(redis.call('HGET', level.key, 'reset') or -1) then
       local refilled = math.max(0, level.at - since) * level.amount
       level.scaled = math.max(0, level.scaled - math.max(0, (has - takes) * level.period - refilled))
     end

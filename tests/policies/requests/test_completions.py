@@ -196,11 +196,23 @@ def test_what_goes_in_is_told(fields: dict[str, Any], texts: list[str], token_id
     ("fields", "echoed"),
     [
         pytest.param({"prompt": "abc"}, InputSize(), id="nothing unless asked for"),
-        pytest.param({"prompt": "é", "echo": True}, InputSize(text_bytes=2), id="the prompt"),
-        pytest.param({"prompt": ["ab", "c"], "echo": True, "n": 3}, InputSize(text_bytes=9), id="each one n times"),
-        pytest.param({"prompt": "ab", "echo": True, "best_of": 3}, InputSize(text_bytes=2), id="in what is returned"),
+        pytest.param({"prompt": "é", "echo": True}, InputSize(text_bytes=2, verbatim=("é",)), id="the prompt"),
+        pytest.param(
+            {"prompt": ["ab", "c"], "echo": True, "n": 3},
+            InputSize(text_bytes=9, verbatim=3 * ("ab", "c")),
+            id="each one n times",
+        ),
+        pytest.param(
+            {"prompt": "ab", "echo": True, "best_of": 3},
+            InputSize(text_bytes=2, verbatim=("ab",)),
+            id="in what is returned",
+        ),
         pytest.param({"prompt": [1, 2], "echo": True, "n": 2}, InputSize(token_ids=4), id="of token ids too"),
-        pytest.param({"prompt": "ab", "suffix": "c", "echo": True}, InputSize(text_bytes=2), id="not the suffix"),
+        pytest.param(
+            {"prompt": "ab", "suffix": "c", "echo": True},
+            InputSize(text_bytes=2, verbatim=("ab",)),
+            id="not the suffix",
+        ),
         pytest.param({"echo": True}, InputSize(), id="no prompt, no echo"),
     ],
 )

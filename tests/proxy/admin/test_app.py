@@ -2,66 +2,36 @@
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass, field
-from hashlib import sha256
-from typing import TYPE_CHECKING
 
 import pytest
-from aiohttp import ClientSession
+from quiet_gateway import ADMIN_KEY, METRICS_PAGE, QuietGateway, plane
 
-from proxy.admin.app import Access, control_plane, serve
-from proxy.config import Address, Configuration
-from proxy.errors import StoreUnavailable
-from proxy.listening import listening, url_of
 from proxy.metrics import CONTENT_TYPE
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
-
-    from policies.limits import BoundLimit
-    from policies.room import Room
-
-ADMIN_KEY = "admin-key"
 METRICS_KEY = "metrics-key"
-PAGE = b"# HELP tidegate_open_streams Streams.\n"
 
 
 @dataclass
-class StandIn:
+class StandIn(QuietGateway):
     """A gateway that says what the test wants it to."""
 
     reasons: list[str] = field(default_factory=list)
-    configuration: Configuration = field(default_factory=Configuration)
 
     async def metrics_page(self) -> bytes:
         """Return a page, or fail."""
         if "broken" in self.reasons:
             raise RuntimeError("a fault of ours")
-        return PAGE
+        return METRICS_PAGE
 
     def reasons_not_ready(self) -> list[str]:
         """Return the test's reasons."""
         return self.reasons
 
-    async def rooms(self, limits: Sequence[BoundLimit]) -> Sequence[Room]:
-        """Stand for a store that is away."""
-        del limits
-        raise StoreUnavailable("The store is away.")
-
 
 @pytest.fixture
 def gateway() -> StandIn:
     return StandIn()
-
-
-@contextlib.asynccontextmanager
-async def plane(gateway: StandIn, metrics_key: str | None = None) -> AsyncIterator[ClientSession]:
-    access = Access((sha256(ADMIN_KEY.encode()).hexdigest(),), metrics_key, ("gateway.example",))
-    with listening(Address("127.0.0.1", 0), setting="admin_listen", count=1) as [sock]:
-        serving = contextlib.asynccontextmanager(serve)(control_plane(gateway, access), sock)
-        async with serving, ClientSession(url_of(sock)) as session:
-            yield session
 
 
 def bearer(key: str) -> dict[str, str]:
@@ -93,6 +63,8 @@ ADMISSIONS: dict[str, Row] = {
         METRICS_KEY,
         401,
     ),
+    "a reset needs an admin key": ("POST", "/v1/tidegate/limits/reset", {}, None, 401),
+    "the audit log needs an admin key": ("GET", "/v1/organization/audit_logs", {}, None, 401),
     "explain takes another method": ("GET", "/v1/tidegate/explain", bearer(ADMIN_KEY), None, 405),
     "with an admin key what is not there is not found": ("GET", "/v1/x", bearer(ADMIN_KEY), None, 404),
     "the data plane is not here": ("POST", "/v1/completions", bearer(ADMIN_KEY), None, 404),
@@ -105,7 +77,10 @@ ADMISSIONS: dict[str, Row] = {
 @pytest.mark.parametrize("row", ADMISSIONS.values(), ids=ADMISSIONS.keys())
 async def test_admission(gateway: StandIn, row: Row) -> None:
     method, path, headers, metrics_key, status = row
-    async with plane(gateway, metrics_key) as session, session.request(method, path, headers=headers) as answer:
+    async with (
+        plane(gateway, key=None, metrics_key=metrics_key) as session,
+        session.request(method, path, headers=headers) as answer,
+    ):
         assert answer.status == status
         assert answer.headers["x-request-id"].startswith("req_")
         if status >= 400:
@@ -135,37 +110,37 @@ HOSTS = {
 
 @pytest.mark.parametrize(("host", "status"), HOSTS.values(), ids=HOSTS.keys())
 async def test_the_host_header_must_be_ours(gateway: StandIn, host: str, status: int) -> None:
-    async with plane(gateway) as session, session.get("/metrics", headers={"Host": host}) as answer:
+    async with plane(gateway, key=None) as session, session.get("/metrics", headers={"Host": host}) as answer:
         assert answer.status == status
 
 
 async def test_a_refusal_tells_clients_not_to_try_again(gateway: StandIn) -> None:
-    async with plane(gateway) as session, session.get("/v1/x") as answer:
+    async with plane(gateway, key=None) as session, session.get("/v1/x") as answer:
         assert answer.headers["x-should-retry"] == "false"
         assert answer.headers["WWW-Authenticate"].startswith("Bearer")
 
 
 async def test_another_method_names_those_that_are_taken(gateway: StandIn) -> None:
-    async with plane(gateway) as session, session.delete("/metrics") as answer:
+    async with plane(gateway, key=None) as session, session.delete("/metrics") as answer:
         assert answer.headers["Allow"] == "GET, HEAD"
         error = (await answer.json())["error"]
         assert error["message"] == "DELETE is not answered here; this path takes GET, HEAD."
 
 
 async def test_metrics_come_in_prometheus_text_format(gateway: StandIn) -> None:
-    async with plane(gateway) as session, session.get("/metrics") as answer:
-        assert (answer.headers["Content-Type"], await answer.read()) == (CONTENT_TYPE, PAGE)
+    async with plane(gateway, key=None) as session, session.get("/metrics") as answer:
+        assert (answer.headers["Content-Type"], await answer.read()) == (CONTENT_TYPE, METRICS_PAGE)
 
 
 async def test_a_gateway_that_is_not_ready_says_why(gateway: StandIn) -> None:
     gateway.reasons = ["the state store is not reachable"]
-    async with plane(gateway) as session, session.get("/readyz") as answer:
+    async with plane(gateway, key=None) as session, session.get("/readyz") as answer:
         assert answer.status == 503
         assert await answer.json() == {"status": "not ready", "reasons": gateway.reasons}
 
 
 async def test_a_fault_of_ours_is_an_error_without_its_traceback(gateway: StandIn) -> None:
     gateway.reasons = ["broken"]
-    async with plane(gateway) as session, session.get("/metrics") as answer:
+    async with plane(gateway, key=None) as session, session.get("/metrics") as answer:
         assert answer.status == 500
         assert "fault of ours" not in await answer.text()

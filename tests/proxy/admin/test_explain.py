@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gzip
 import json
 from dataclasses import dataclass
@@ -11,23 +10,19 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from aiohttp import ClientSession
+from quiet_gateway import QuietGateway, plane
 
 from policies.room import Room
 from policies.windows import Level
-from proxy.admin.app import Access, control_plane, serve
 from proxy.admin.explain import PATH
-from proxy.config import Address, Configuration
-from proxy.errors import StoreUnavailable
+from proxy.config import Configuration
 from proxy.explanation import Question, describe, explain
-from proxy.listening import listening, url_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
     from policies.limits import BoundLimit
 
-ADMIN_KEY = "admin-key"
 CONFIGURATION = Configuration.model_validate(
     {
         "upstreams": {"u": {"kind": "openai", "base_url": "http://u", "api_key": "hidden"}},
@@ -50,37 +45,21 @@ REQUEST = {"model": "m", "prompt": "Hi", "n": 9, "max_tokens": 1}
 
 
 @dataclass
-class StandIn:
+class StandIn(QuietGateway):
     """A gateway whose limits stand at one level, or whose store is away."""
 
     level: Level | None = None
     configuration: Configuration = CONFIGURATION
 
-    async def metrics_page(self) -> bytes:
-        return b""
-
-    def reasons_not_ready(self) -> list[str]:
-        return []
-
     async def rooms(self, limits: Sequence[BoundLimit]) -> Sequence[Room]:
         if self.level is None:
-            raise StoreUnavailable("The store is away.")
+            return await super().rooms(limits)
         return [Room(bound, self.level, bound.tank) for bound in limits]
-
-
-@contextlib.asynccontextmanager
-async def plane(gateway: StandIn | None = None) -> AsyncIterator[ClientSession]:
-    access = Access((sha256(ADMIN_KEY.encode()).hexdigest(),))
-    with listening(Address("127.0.0.1", 0), setting="admin_listen", count=1) as [sock]:
-        serving = contextlib.asynccontextmanager(serve)(control_plane(gateway or StandIn(), access), sock)
-        headers = {"Authorization": f"Bearer {ADMIN_KEY}", "Content-Type": "application/json"}
-        async with serving, ClientSession(url_of(sock), headers=headers) as session:
-            yield session
 
 
 async def answered(body: object, gateway: StandIn | None = None, **headers: str) -> tuple[int, dict[str, Any]]:
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
-    async with plane(gateway) as session, session.post(PATH, data=raw, headers=headers) as answer:
+    async with plane(gateway or StandIn()) as session, session.post(PATH, data=raw, headers=headers) as answer:
         return answer.status, await answer.json()
 
 
@@ -121,7 +100,7 @@ async def test_a_request_may_be_as_deep_as_at_the_door() -> None:
 @pytest.mark.parametrize("number", ["1e-7", "123456789012345678901234567890", "1.0"])
 async def test_numbers_are_told_as_they_are_forwarded(number: str) -> None:
     raw = f'{{"request": {{"model": "m", "max_tokens": 1, "x": {number}}}, "as": "key_a"}}'.encode()
-    async with plane() as session, session.post(PATH, data=raw) as answer:
+    async with plane(StandIn()) as session, session.post(PATH, data=raw) as answer:
         assert f'"x":{number}' in await answer.text()
 
 
@@ -132,7 +111,9 @@ async def test_nobody_in_particular_may_send_it() -> None:
 
 async def test_how_limits_stand_is_told_when_asked_for() -> None:
     # "Hi" and its overheads count 26, four candidates of one token 4: without what others hold that would fit.
-    status, told = await answered({"request": REQUEST, "as": "key_a", "live": True}, StandIn(Level(spent=60, held=20)))
+    status, told = await answered(
+        {"request": REQUEST, "as": "key_a", "live": True}, StandIn(level=Level(spent=60, held=20))
+    )
     assert status == 200
     assert told["limits"][0]["now"] == {
         "used": 60,
@@ -189,7 +170,7 @@ async def test_a_question_that_is_none_is_a_400_that_names_the_member(
 
 
 async def test_other_methods_are_not_taken() -> None:
-    async with plane() as session, session.get(PATH) as answer:
+    async with plane(StandIn()) as session, session.get(PATH) as answer:
         assert (answer.status, answer.headers["Allow"]) == (405, "POST")
 
 
@@ -213,13 +194,13 @@ async def test_a_body_that_does_not_come_is_given_up() -> None:
         yield b'{"request"'
         await asyncio.Event().wait()
 
-    async with plane() as session, session.post(PATH, data=slow()) as answer:
+    async with plane(StandIn()) as session, session.post(PATH, data=slow()) as answer:
         assert answer.status == 408
 
 
 async def test_whoever_expects_to_be_told_to_go_on_is_told() -> None:
     body = json.dumps({"request": REQUEST, "as": "key_a"}).encode()
-    async with plane() as session, session.post(PATH, data=body, expect100=True) as answer:
+    async with plane(StandIn()) as session, session.post(PATH, data=body, expect100=True) as answer:
         assert answer.status == 200
 
 

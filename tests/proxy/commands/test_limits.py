@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import pwd
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
@@ -14,12 +16,15 @@ from policies.windows import Level
 from proxy.commands import main
 from proxy.commands.table import WIDTH, width_of
 from proxy.errors import StoreUnavailable
+from proxy.store.audit import Actor
+from proxy.store.resets import Reset
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from policies.limits import BoundLimit
     from proxy.config import Configuration
+    from proxy.store.audit import Event
 
 KEY = "sk-alice-and-nobody-else"
 SETTINGS: dict[str, Any] = {
@@ -60,6 +65,20 @@ def live() -> Iterator[None]:
 
     with patch("proxy.commands.live.look_live", look):
         yield
+
+
+@pytest.fixture
+def events() -> Iterator[list[Event]]:
+    """Have the store reset limits of which 30 are spent and 20 held, and return what it was told of that."""
+    told: list[Event] = []
+
+    async def reset(_: Configuration, limits: Sequence[BoundLimit], event: Event) -> Reset:
+        told.append(event)
+        before, after = (tuple(Room(bound, Level(n, held=20), bound.tank) for bound in limits) for n in (30, 0))
+        return Reset(before, after, "audit_log-5-0")
+
+    with patch("proxy.commands.live.reset_live", reset):
+        yield told
 
 
 @pytest.mark.usefixtures("live")
@@ -163,3 +182,77 @@ def test_help_shows_an_example(capsys: pytest.CaptureFixture[str]) -> None:
         main(["limits", "--help"])
     assert ended.value.code == 0
     assert "tidegate limits --project proj_research --user alice --json" in capsys.readouterr().out
+
+
+def test_a_reset_says_what_was_reset(words: list[str], events: list[Event], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*words, "reset", "--as", "key_a", "--reason", "billed twice"]) == 0
+    assert capsys.readouterr().out == (
+        """\
+whose        key key_a of user alice, project proj, organization org_acme
+reason       billed twice
+audit log    audit_log-5-0
+
+reset
+  limit                         for                    used before      used      held      left
+  requests-per-minute-by-user   user alice                      30         0        20        40
+  tokens-per-hour-by-key-model  key key_a and model m           30         0        20       980
+  budget                        project proj              0.000030  0.000000  0.000020  0.499980
+"""
+    )
+    [event] = events
+    assert (event.type, event.actor) == ("limits.reset", Actor("session", pwd.getpwuid(os.getuid()).pw_name))
+    assert (event.project, event.details["reason"]) == ("proj", "billed twice")
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        pytest.param(["--as", "key_a", "--json"], [], id="before the verb"),
+        pytest.param([], ["--as", "key_a", "--json"], id="after it"),
+        pytest.param(["--as", "key_b"], ["--as", "key_a", "--json"], id="on both sides, of which the last one counts"),
+    ],
+)
+def test_whose_limits_may_be_said_on_either_side_of_the_verb(
+    words: list[str], before: list[str], after: list[str], events: list[Event], capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = ["--limit", "budget", "--limit", "requests-per-minute-by-user"]
+    assert main([*words, *before, "reset", *after, *names, "--end-user", "eve"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["principal"]["key"], told["audit_log"], told["end_user"]) == ("key_a", "audit_log-5-0", "eve")
+    assert [each["name"] for each in told["limits"]] == ["requests-per-minute-by-user", "budget"]
+    assert [each["after"]["left"] for each in told["limits"]] == [40, 0.49998]
+    assert len(events) == 1
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        pytest.param([], "--as: say which key, or name a project", id="nobody"),
+        pytest.param(
+            ["--as", "key_a", "--limit", "budgt"], "--limit: no limit of this name binds them; did", id="none"
+        ),
+        pytest.param(["--project", "open"], "--limit: no limit binds them: there is nothing to reset", id="no limits"),
+        pytest.param(["--as", "key_a", "--reason", "x" * 1_001], "--reason: must be at most 1,000", id="a long reason"),
+        pytest.param(["--as", "key_a"], "no gateway runs on data_dir /", id="no gateway that could be asked"),
+    ],
+)
+def test_misuse_of_the_verb_is_one_line_and_status_2(
+    words: list[str], more: list[str], expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*words, "reset", *more]) == 2
+    told = capsys.readouterr()
+    assert told.err.startswith(f"tidegate limits reset: {expected}")
+    assert (told.err.count("\n"), told.out) == (1, "")
+
+
+def test_who_has_no_name_is_recorded_by_number(words: list[str], events: list[Event]) -> None:
+    with patch("pwd.getpwuid", side_effect=KeyError):
+        assert main([*words, "reset", "--as", "key_a"]) == 0
+    assert events[0].actor == Actor("session", str(os.getuid()))
+
+
+def test_the_verb_s_help_shows_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["limits", "reset", "--help"])
+    assert ended.value.code == 0
+    assert 'tidegate limits reset --as key_alice --reason "billed twice"' in capsys.readouterr().out

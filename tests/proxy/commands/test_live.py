@@ -8,9 +8,10 @@ from unittest.mock import patch
 import pytest
 from whole import configuration
 
-from proxy.commands.live import look_live
+from proxy.commands.live import look_live, reset_live
 from proxy.errors import StoreUnavailable
 from proxy.standings import standings_of
+from proxy.store.audit import Actor, Event
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,6 +33,16 @@ async def test_a_store_that_is_named_is_asked(valkey: StoreServer, tmp_path: Pat
     [principal] = settings.principals().values()
     rooms = await look_live(settings, standings_of(principal, settings.rulebook()).limits)
     assert [room.left for room in rooms] == [5]
+
+
+async def test_limits_are_reset_in_the_store_that_is_named(valkey: StoreServer, tmp_path: Path) -> None:
+    settings = configuration("http://127.0.0.1:9", tmp_path, policies=LIMITED, state=valkey.url)
+    [principal] = settings.principals().values()
+    limits = standings_of(principal, settings.rulebook()).limits
+    done = await reset_live(settings, limits, Event("limits.reset", Actor("session", "root"), "proj", {}))
+    assert [room.left for room in done.after] == [5]
+    with valkey.client() as client:
+        assert client.xlen(f"tidegate:{{{settings.organization.id}}}:audit") == 1
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,9 @@ policies:
       suffix: {forbid: reject}
       echo: {forbid: reject, mode: observe}
       prompt: {strip_trailing_space: true}
-    limits: [{of: requests, limit: 2, per: day, by: [user]}]
+    limits:
+      - {of: requests, limit: 2, per: day, by: [user]}
+      - {of: requests, limit: 1, per: day, by: [user], name: tight, mode: observe}
 projects: [{id: research, policy: team}]
 keys: [{id: key_a, project: research, user: alice, sha256: %s}]
 """ % ("ab" * 32)
@@ -90,6 +92,10 @@ def test_what_would_have_been_is_laid_out(files: list[str], capsys: pytest.Captu
         "  limit                     policy  requests",
         "  requests-per-day-by-user  team           1",
         "",
+        "without room, observed only",
+        "  limit  policy  requests",
+        "  tight  team           1",
+        "",
         "cannot be told from records",
         "  parameter  rule                  policy  requests",
         "  prompt     strip_trailing_space  team           1",
@@ -124,6 +130,7 @@ def test_json_says_the_same_in_integers(files: list[str], capsys: pytest.Capture
         ],
         "observed": [{"parameter": "echo", "rule": "reject", "policy": "team", "requests": 1}],
         "limits": [{"limit": "requests-per-day-by-user", "policy": "team", "requests": 1}],
+        "observed_limits": [{"limit": "tight", "policy": "team", "requests": 1}],
         "cannot_be_told": [
             {"parameter": "prompt", "part": "strip_trailing_space", "policy": "team", "requests": 1},
         ],

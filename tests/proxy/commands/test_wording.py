@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from proxy.commands.wording import amount_words, as_json, duration_words, principal_words
+from proxy.commands.wording import amount_words, as_json, duration_words, mode_words, principal_words
 
 WHO = {"organization": "org", "project": "proj", "owner": "al", "is_service_account": False, "key": "key_a"}
 
@@ -35,6 +35,19 @@ def test_amounts(of: str, amount: float, said: str) -> None:
 )
 def test_durations_have_two_units_at_most(seconds: int, said: str) -> None:
     assert duration_words(seconds) == said
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        pytest.param({}, "", id="a limit that refuses at once"),
+        pytest.param({"mode": "observe"}, ", observed only", id="one that is observed"),
+        pytest.param({"on_exceed": "wait", "max_wait_seconds": 0.5}, ", waits up to 0.5 s", id="one that lets wait"),
+    ],
+)
+def test_what_a_limit_does(settings: dict[str, Any], said: str) -> None:
+    limit = {"mode": "enforce", "on_exceed": "refuse", "max_wait_seconds": None}
+    assert mode_words({**limit, **settings}) == said
 
 
 def test_json_is_written_as_bodies_are() -> None:

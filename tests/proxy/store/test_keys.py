@@ -24,7 +24,16 @@ def test_every_key_of_an_organization_has_its_hash_tag_and_no_other(
     organization: str, scope: str, request_id: str
 ) -> None:
     made = Keys(organization)
-    names = [made.leases, made.outbox, made.drainer, made.hold(request_id), made.limit(bound(scope), 5)]
+    names = [
+        made.leases,
+        made.audit,
+        made.audited(request_id),
+        made.outbox,
+        made.data,
+        made.drainer,
+        made.hold(request_id),
+        made.limit(bound(scope), 5),
+    ]
     tags = {re.findall(r"[{}]|\{[^{}]+\}", name)[0] for name in names}
     assert len(tags) == 1
     assert all(name.count("{") == name.count("}") == 1 and name.isascii() for name in names)

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from responses import response
 
 from policies.usage import Usage
 from proxy.exchange import Observed
+from proxy.wire.choice_texts import ChoiceTexts
 from proxy.wire.envelopes import (
     UnreadableAnswer,
     are_choices_whole,
@@ -43,11 +45,53 @@ def test_a_completion_tells_its_facts() -> None:
         pytest.param({"role": "assistant", "content": "four"}, 4, id="text"),
         pytest.param({"content": None, "tool_calls": [1]}, 3, id="tool calls by their bytes"),
         pytest.param({"content": [{"type": "text"}]}, 0, id="parts are not counted"),
+        pytest.param({"content": "x", "tool_calls": []}, 1, id="none of them"),
+        pytest.param({"content": "x", "tool_calls": None}, 1, id="nor where they are null"),
+        pytest.param({"content": None, "refusal": "no"}, 2, id="a refusal"),
+        pytest.param({"content": "x", "reasoning_content": "hm"}, 3, id="reasoning"),
+        pytest.param({"content": "x", "reasoning": "hm", "reasoning_content": "hm"}, 3, id="once, though said twice"),
         pytest.param({}, 0, id="an empty message"),
     ],
 )
 def test_chat_messages_are_counted(message: dict[str, object], expected: int) -> None:
-    assert observe({"choices": [{"index": 0, "message": message}]}).content_bytes == expected
+    observed = observe({"choices": [{"index": 0, "message": message}]})
+    assert (observed.content_bytes, observed.choices_with_text) == (expected, bool(expected))
+
+
+def kept(answer: object, candidates: int = 1) -> ChoiceTexts:
+    texts = ChoiceTexts(candidates)
+    observe_answer(json.dumps(answer).encode(), Observed(texts=texts))
+    return texts
+
+
+CALL = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": '{"a": "é"}'}}
+
+
+@pytest.mark.parametrize(
+    ("answer", "candidates", "texts"),
+    [
+        pytest.param({"choices": [{"text": "ab"}, {"text": ""}, {"text": "é"}]}, 3, ("ab", "é"), id="completions"),
+        pytest.param({"choices": [{"message": {"content": "ab"}}]}, 1, ("ab",), id="a chat"),
+        pytest.param(
+            {"choices": [{"message": {"content": None, "tool_calls": [CALL, CALL]}}]},
+            1,
+            ('{"a": "é"}{"a": "é"}',),
+            id="the arguments of its calls",
+        ),
+        pytest.param(
+            {"choices": [{"message": {"reasoning_content": "hm", "content": "ab"}}]}, 1, ("hmab",), id="its reasoning"
+        ),
+        pytest.param(response("abcé"), 1, ("abcé",), id="a response"),
+    ],
+)
+def test_texts_are_kept_by_choice(answer: object, candidates: int, texts: tuple[str, ...]) -> None:
+    found = kept(answer, candidates)
+    assert (found.joined(), found.left_out_bytes) == (texts, 0)
+
+
+def test_more_choices_than_can_be_are_left_out() -> None:
+    found = kept({"choices": [{"text": "ab"}, {"text": "cde"}]})
+    assert (found.joined(), found.left_out_bytes) == (("ab",), 3)
 
 
 @pytest.mark.parametrize(
@@ -69,10 +113,9 @@ def test_what_an_answer_is(answer: dict[str, object], *, is_error: bool, embeddi
 
 def test_a_response_tells_its_facts() -> None:
     observed = observe(response("abcé"))
-    assert observed == Observed(model="m", usage=Usage(11, 7, 4, 2), finish_reasons={0: "completed"}, content_bytes=5)
-    assert observe({**response("abcé"), "model": 3}) == Observed(
-        usage=Usage(11, 7, 4, 2), finish_reasons={0: "completed"}, content_bytes=5
-    )
+    expected = Observed(Usage(11, 7, 4, 2), "m", None, {0: "completed"}, content_bytes=5, choices_with_text=1)
+    assert observed == expected
+    assert observe({**response("abcé"), "model": 3}) == replace(expected, model=None)
 
 
 def test_members_of_other_types_are_as_if_absent() -> None:

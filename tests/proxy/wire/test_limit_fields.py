@@ -70,6 +70,33 @@ def test_tokens_of_one_direction_and_money_have_no_fields_of_openai_s() -> None:
     assert [name for name, _ in limit_headers(rooms)] == ["RateLimit-Policy", "RateLimit"]
 
 
+@pytest.mark.parametrize(
+    ("burst", "told"),
+    [
+        pytest.param(9, ("9", "7", "24s"), id="above the limit"),
+        pytest.param(3, ("3", "1", "24s"), id="below it"),
+    ],
+)
+def test_where_there_is_a_burst_as_much_is_the_limit_and_never_more_left(burst: int, told: tuple[str, ...]) -> None:
+    headers = dict(limit_headers([room("rpm", spent=2, burst=burst)]))
+    assert tuple(headers[f"x-ratelimit-{part}-requests"] for part in ("limit", "remaining", "reset")) == told
+    assert headers["RateLimit-Policy"] == '"rpm";q=5;w=60'
+
+
+@pytest.mark.parametrize(
+    ("at", "reset", "more"),
+    [
+        pytest.param(room("x", held=2, per="day", span=Span(NOW - 9_000, NOW + 500)), "500ms", "t=1", id="a window"),
+        pytest.param(room("x", held=2), "24s", "t=12", id="a bucket"),
+        pytest.param(room("x", spent=1, held=2), "36s", "t=12", id="beside what is spent"),
+        pytest.param(room("x", held=2, of="concurrency", per=None), None, "r=3", id="concurrency never resets"),
+    ],
+)
+def test_what_is_held_resets_as_if_it_were_spent(at: Room, reset: str | None, more: str) -> None:
+    headers = dict(limit_headers([at]))
+    assert (headers.get("x-ratelimit-reset-requests"), headers["RateLimit"].rpartition(";")[2]) == (reset, more)
+
+
 def test_limits_that_are_observed_are_not_told() -> None:
     observed = [room("quiet", spent=9, mode="observe"), room("hushed", of="tokens", mode="observe")]
     assert limit_headers(observed) == []

@@ -11,7 +11,7 @@ from responses import delta, event, response, stream
 from policies.usage import Usage
 from proxy.errors import UpstreamBroken, error_object
 from proxy.exchange import Observed
-from proxy.wire.responses import RESPONSES, generated_bytes, note_finish
+from proxy.wire.responses import RESPONSES, generated_texts, note_finish
 from proxy.wire.streams import StreamObserver
 
 FILTERED = {"reason": "content_filter"}
@@ -196,4 +196,4 @@ def test_what_finishes_a_response(status: object, details: object, expected: dic
     ],
 )
 def test_what_an_item_holds_of_generated_text(item: object, expected: int) -> None:
-    assert generated_bytes([msgspec.Raw(json.dumps(item).encode())]) == expected
+    assert len(b"".join(generated_texts([msgspec.Raw(json.dumps(item).encode())]))) == expected

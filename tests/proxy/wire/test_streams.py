@@ -1,14 +1,19 @@
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING
 
 import pytest
 from fake_upstream import DONE
 
 from policies.usage import Usage
 from proxy.exchange import Observed
+from proxy.wire.choice_texts import ChoiceTexts
 from proxy.wire.chunks import CHUNKS
 from proxy.wire.streams import StreamObserver, is_readable, without_obfuscation
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 USAGE = {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}
 
@@ -56,6 +61,61 @@ def test_what_was_generated_is_counted(events: list[bytes], expected: tuple[int,
     observed, _, passed = observe(*events)
     assert (observed.content_events, observed.content_bytes) == expected
     assert passed == b"".join(events)
+
+
+@pytest.mark.parametrize(
+    ("names", "events"),
+    [
+        pytest.param(("reasoning", "reasoning_content"), 1, id="reasoning under its old name too"),
+        pytest.param(("content", "reasoning"), 1, id="whatever the names"),
+        pytest.param(("content",), 2, id="but each event by itself"),
+    ],
+)
+@pytest.mark.parametrize("kept", [0, 1, 2], ids=["counted", "kept", "kept by choice"])
+def test_what_an_event_says_twice_is_counted_once(names: tuple[str, ...], events: int, kept: int) -> None:
+    observed = Observed(texts=ChoiceTexts(kept) if kept else None)
+    observer = StreamObserver(observed, CHUNKS, drops_usage=False)
+    observer.observe([event(delta(**dict.fromkeys(names, "hm")))] * events)
+    assert (observed.content_events, observed.content_bytes) == (events, 2 * events)
+
+
+PIECES = (text("Hel", index=1), text('say "é"', index=0), text("lo", index=1), text("", index=2), text("!", index=7))
+
+
+@pytest.mark.parametrize(
+    ("events", "candidates", "texts", "left_out"),
+    [
+        pytest.param(PIECES, 3, ("Hello", 'say "é"'), 1, id="by choice; one that cannot be is left out"),
+        pytest.param(PIECES, 1, ('Helsay "é"lo!',), 0, id="of one choice whatever its number"),
+        pytest.param(
+            [{"choices": [{"index": 1, "text": "a"}, {"text": "b"}]}], 2, ("a", "b"), 0, id="several in one event"
+        ),
+        pytest.param([{"choices": [{"index": "one", "text": "a"}]}], 2, (), 1, id="a number that is none"),
+        pytest.param(['"text": "a"'], 2, (), 0, id="in a string is nothing"),
+        pytest.param(
+            [delta(tool_calls=[{"index": 1, "function": {"arguments": "{"}}], content="x")], 2, ("{x",), 0, id="calls"
+        ),
+    ],
+)
+@pytest.mark.parametrize("reads", [1, 2], ids=["apart", "in one read"])
+def test_texts_are_kept_by_choice(
+    events: Sequence[object], candidates: int, texts: tuple[str, ...], left_out: int, reads: int
+) -> None:
+    observed = Observed(texts=ChoiceTexts(candidates))
+    observer = StreamObserver(observed, CHUNKS, drops_usage=False)
+    written = [event(each) for each in events]
+    for each in [written] if reads == 1 else [[one] for one in written]:
+        observer.observe(each)
+    assert observed.texts is not None
+    assert (sorted(observed.texts.joined()), observed.texts.left_out_bytes) == (sorted(texts), left_out)
+
+
+def test_an_event_that_comes_in_parts_is_counted_and_of_no_choice() -> None:
+    observed = Observed(texts=ChoiceTexts(2))
+    observer = StreamObserver(observed, CHUNKS, drops_usage=False)
+    observer.observe([b'data: {"choices": [{"index": 0, "text": "abc"}'])
+    assert observed.texts is not None
+    assert (observed.content_bytes, observed.texts.joined(), observed.texts.left_out_bytes) == (3, (), 3)
 
 
 def test_facts_are_read_from_the_events_that_tell_them() -> None:
