@@ -308,7 +308,7 @@ def good_log(valkey_server: StoreServer) -> list[Entry]:
 
 
 def say(now: str, instead: str) -> Callable[[list[Entry]], list[Entry]]:
-    """Return a change of a log: in its second half another verdict on one that was not asked for before."""
+    """Return a change of a log: another verdict on one that was not asked for before."""
     return on(
         Admit,
         lambda entry: [replace(entry, verdict=instead) if entry.verdict == now else entry],
@@ -316,14 +316,14 @@ def say(now: str, instead: str) -> Callable[[list[Entry]], list[Entry]]:
 
 
 def on(kind: type[Entry], alter: Callable[[Any], list[Entry]]) -> Callable[[list[Entry]], list[Entry]]:
-    """Return a change of the first entry of a kind, in the second half of a log, that the alteration makes another.
+    """Return a change of the first entry of a kind, after the beginning of a log, that the alteration makes another.
 
     What was told of a request before, and is only repeated, is passed by.
     """
 
     def change(log: list[Entry]) -> list[Entry]:
         told = [entry.request if isinstance(entry, Admit | End) else position for position, entry in enumerate(log)]
-        for position in range(len(log) // 2, len(log)):
+        for position in range(len(log) // 8, len(log)):
             entry = log[position]
             is_first = told[position] not in [
                 each for each, e in zip(told, log[:position], strict=False) if type(e) is kind
