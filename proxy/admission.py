@@ -217,6 +217,7 @@ class Admission:
         "_is_sent",
         "_local_counts",
         "_observed",
+        "_orphan_record",
         "_places",
         "_rooms",
         "_verdict",
@@ -236,6 +237,7 @@ class Admission:
         self._exchange = exchange
         self._local_counts: tuple[Count, ...] = ()
         self._came_microseconds = 0
+        self._orphan_record: bytes | None = None
         self._places: tuple[Place, ...] = ()
         self._waiting_since: float | None = None
         self._observed: tuple[tuple[BoundLimit, int], ...] = ()
@@ -345,10 +347,16 @@ class Admission:
             self.counts,
             hits=hits,
             deadline=now + round(self._admissions.state.timeout_seconds * _MILLISECONDS),
-            record=orphan_record(self._exchange),
+            record=self._record_of_orphan(),
             came_microseconds=self._came_microseconds,
             waited_milliseconds=self._waited(),
         )
+
+    def _record_of_orphan(self) -> bytes:
+        """Return what is booked should this process die; whoever waits sends it often."""
+        if self._orphan_record is None:
+            self._orphan_record = orphan_record(self._exchange)
+        return self._orphan_record
 
     def _hits(self) -> Hits:
         plan = self._decision.cache
