@@ -279,7 +279,10 @@ class _Lane:
             if not calls:
                 continue
             self._sent.extend(calls)
-            await connection.send_packed_command([call.packed for call in calls], check_health=False)
+            try:
+                await connection.send_packed_command([call.packed for call in calls], check_health=False)
+            except RuntimeError as error:  # uvloop's word for a transport that the server has just closed
+                raise ConnectionResetError(str(error)) from error
 
     async def _read(self, connection: AbstractConnection) -> None:
         while True:

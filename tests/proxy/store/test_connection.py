@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import pytest
+from redis.asyncio.connection import AbstractConnection
 from stores import HANG_UP, NIL, OK, SILENCE, ScriptedStore, StoreServer, eventually
 from structlog.testing import capture_logs
 
@@ -44,6 +45,24 @@ async def failure_of(store: Store, *command: str) -> StoreUnavailable:
 
 
 # What works
+
+
+async def test_a_transport_that_the_server_has_just_closed_is_a_lost_connection(
+    valkey: StoreServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sends = AbstractConnection.send_packed_command
+    failures = iter([RuntimeError("unable to perform operation; the handler is closed")])
+
+    async def send(connection: AbstractConnection, *arguments: object, **named: object) -> None:
+        for failure in failures:
+            raise failure
+        await sends(connection, *arguments, **named)
+
+    async with opened(valkey.url) as store:
+        monkeypatch.setattr(AbstractConnection, "send_packed_command", send)
+        with capture_logs() as logs:
+            assert await store.command("GET", "nothing") is None
+    assert [line for line in logs if line["log_level"] == "error"] == []
 
 
 async def test_replies_find_their_callers_on_every_kind_of_server(any_store: StoreServer) -> None:
