@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from unittest.mock import patch
 
 import pytest
+from stores import StoreCluster
 from whole import configuration
 
 from proxy.commands.live import look_live, reset_live
@@ -43,6 +44,15 @@ async def test_limits_are_reset_in_the_store_that_is_named(valkey: StoreServer, 
     assert [room.left for room in done.after] == [5]
     with valkey.client() as client:
         assert client.xlen(f"tidegate:{{{settings.organization.id}}}:audit") == 1
+
+
+async def test_a_cluster_that_is_named_is_asked(tmp_path: Path) -> None:
+    with StoreCluster() as cluster:
+        settings = configuration("http://127.0.0.1:9", tmp_path, policies=LIMITED, state=cluster.url)
+        [principal] = settings.principals().values()
+        rooms = await look_live(settings, standings_of(principal, settings.rulebook()).limits)
+        assert [room.left for room in rooms] == [5]
+        assert cluster.errors().keys().isdisjoint({"CROSSSLOT", "MOVED"})
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,11 @@ async def found(cache: ClusterCache) -> list[object]:
     return replies
 
 
+async def said(cache: ClusterCache, *command: str) -> object:
+    """Return a reply, or the error in its place."""
+    return (await asyncio.gather(cache.send(*command), return_exceptions=True))[0]
+
+
 async def test_entries_spread_over_all_primaries_and_are_found_again(cluster: StoreCluster) -> None:
     cluster.flush()
     async with opened(cluster.url) as cache:
@@ -82,6 +87,50 @@ async def test_a_primary_that_is_away_fails_its_own_entries_alone(cluster: Store
         await cluster.whole()
         await eventually(lambda: cache.is_available)
         assert await found(cache) == [name.encode() for name in NAMES]
+
+
+async def test_a_primary_that_is_nearly_full_is_given_nothing_more_and_the_others_are(cluster: StoreCluster) -> None:
+    cluster.flush()
+    full = cluster.owner(NAMES[0])
+    used = int(full.ask("INFO", "memory").partition("used_memory:")[2].split()[0])
+    full.ask("CONFIG", "SET", "maxmemory", used * 9 // 8)  # it is filled to about 89 %
+    async with opened(cluster.url) as cache:
+        async with asyncio.timeout(10):
+            while not isinstance(await said(cache, "SET", NAMES[0], "v"), StoreUnavailable):  # noqa: ASYNC110  it is asked once a second
+                await asyncio.sleep(0.01)
+        refused = [isinstance(await said(cache, "SET", name, "v"), StoreUnavailable) for name in NAMES]
+        assert refused == [cluster.owner(name) is full for name in NAMES]
+        assert not any(isinstance(reply, StoreUnavailable) for reply in await found(cache))
+        full.ask("CONFIG", "SET", "maxmemory", 0)
+
+
+async def test_a_replica_that_takes_over_has_the_entries() -> None:
+    with StoreCluster(replicas=1) as guarded:
+        async with opened(guarded.url) as cache:
+            primary = guarded.owner(NAMES[0])
+            with primary.client() as client:
+                client.set(NAMES[0], "kept")
+                assert client.wait(1, 5_000) == 1
+            primary.kill()
+            assert isinstance(await said(cache, "GET", NAMES[0]), StoreUnavailable)
+            await guarded.promote(primary)
+            await eventually(lambda: cache.is_available)
+            assert await said(cache, "GET", NAMES[0]) == b"kept"
+
+
+async def test_a_cluster_that_is_away_at_the_start_is_found_later() -> None:
+    with StoreCluster(primaries=1) as late:
+        late.primaries[0].kill()
+        async with opened(late.url) as cache:
+            reply = await said(cache, "GET", "k")
+            assert isinstance(reply, StoreUnavailable)
+            assert reply.message == "The cache_state store is not available: nobody is known to have the key's slot."
+            assert not cache.is_available
+            late.primaries[0].start()
+            await late.whole()
+            await eventually(lambda: cache.is_available)
+            assert await said(cache, "GET", "k") is None
+        assert isinstance(await said(cache, "GET", "k"), StoreUnavailable)
 
 
 @pytest.mark.parametrize(

@@ -159,6 +159,17 @@ async def test_the_clock_of_the_store_is_told_against_ours() -> None:
     assert Store(server.url, name="state", metrics=Metrics()).clock_offset_seconds() == 0.0
 
 
+async def test_the_clock_is_that_of_the_server_that_is_there_now() -> None:
+    hang_ups: list[bytes] = []
+    async with ScriptedStore(lambda _: hang_ups.pop() if hang_ups else OK) as server, opened(server.url) as store:
+        assert store.clock_offset_seconds() < -1e9  # its clock stands in 1970
+        server.manners[b"TIME"] = b"*2\r\n$10\r\n9000000000\r\n$1\r\n0\r\n"
+        hang_ups.append(HANG_UP)
+        await failure_of(store, "ECHO", "a primary that is replaced")
+        await eventually(lambda: server.connections == 2 and store.is_available)
+        assert store.clock_offset_seconds() > 1e9
+
+
 async def test_the_eviction_policy_is_told(any_store: StoreServer) -> None:
     async with opened(any_store.url) as store:
         assert await store.eviction_policy() == "noeviction"

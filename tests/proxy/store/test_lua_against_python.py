@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from zoneinfo import ZoneInfo
 
 import msgspec
+import pytest
 import redis
 from admitting import KEYS, decision
 from clockwork import Clockwork, SteppedReservations
@@ -40,7 +41,7 @@ from proxy.store.reservations import (
 from proxy.store.rooms import window_arguments
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from stores import StoreServer
 
@@ -659,3 +660,77 @@ def test_scripts_and_arithmetic_agree_at_every_step(valkey: StoreServer) -> None
     run_state_machine_as_test(machine, settings=tried)
     print(*(f"{number:7} {what}" for what, number in steps.most_common()), sep="\n")  # noqa: T201  with pytest -s
     assert steps["steps"] > STEPS // 2
+
+
+# ---------------------------------------------------------------- what chance seldom finds
+ONE_OF = {(bound.limit.of, bound.limit.per, bound.named.waits): i for i, bound in enumerate(BOUND)}
+PLACES = ONE_OF["concurrency", None, True]
+WEEK = ONE_OF["requests", "week", True]
+MINUTE = ONE_OF["requests", "minute", False]
+DAY = ONE_OF["tokens", "day", False]
+
+
+@pytest.fixture
+def steered(valkey: StoreServer) -> Iterator[Both]:
+    """Return the machine for a test that takes its steps itself; each is compared as ever."""
+    machine = type("Steered", (Both,), {"server": valkey, "steps": Counter()})()
+    machine.begin(0)
+    yield machine
+    machine.teardown()
+
+
+def verdict_of(machine: Both, name: str, position: int) -> Verdict:
+    """Admit one request to one limit, and return the verdict that scripts and model agreed on."""
+    before = Counter(machine.steps)
+    sent = Sent(machine.gateway.counts([asking(BOUND[position], 5)], machine.now), Hits.NO)
+    machine._admit(name, sent, machine.now)  # noqa: SLF001
+    return next(Verdict(word.removeprefix("admit ")) for word in machine.steps - before if word.startswith("admit "))
+
+
+def end_of(machine: Both, name: str, how: Ending) -> None:
+    """End a request that was admitted, with its worst case as the truth."""
+    counts = machine.sent[name].counts
+    machine._end(name, how, counts, [count.bound.at_worst for count in counts], 0, was_sent=False)  # noqa: SLF001
+
+
+@pytest.mark.parametrize(("more", "verdict"), [(0, Verdict.WAITING), (1, Verdict.ADMITTED)], ids=["as long", "longer"])
+def test_who_waits_is_alive_as_long_as_is_said(steered: Both, more: int, verdict: Verdict) -> None:
+    told = [verdict_of(steered, name, PLACES) for name in "abc"]
+    assert told == [Verdict.ADMITTED, Verdict.ADMITTED, Verdict.WAITING]
+    end_of(steered, "a", Ending.SETTLE)
+    steered.wait(WAITER_LIFE_MILLISECONDS + more)
+    assert verdict_of(steered, "d", PLACES) is verdict
+
+
+@pytest.mark.parametrize(
+    ("early", "verdict"), [(0, Verdict.WAITING), (1, Verdict.REFUSED)], ids=["in time", "too early"]
+)
+def test_who_has_patience_enough_waits_for_the_next_window(steered: Both, early: int, verdict: Verdict) -> None:
+    span = steered.gateway.counts([BOUND[WEEK]], steered.now)[0].span
+    assert span is not None
+    assert [verdict_of(steered, name, WEEK) for name in "abc"] == [Verdict.ADMITTED] * 3
+    steered.wait(span.end - MAX_WAIT - early - steered.now)
+    assert verdict_of(steered, "d", WEEK) is verdict
+
+
+@pytest.mark.parametrize(("early", "is_booked"), [(0, False), (1, True)], ids=["at its end", "before its end"])
+def test_a_calendar_window_is_not_touched_from_its_end_on(steered: Both, early: int, *, is_booked: bool) -> None:
+    count = steered.gateway.counts([BOUND[DAY]], steered.now)[0]
+    assert count.span is not None
+    verdict_of(steered, "a", DAY)
+    steered.wait(count.span.end - early - steered.now)
+    end_of(steered, "a", Ending.SETTLE)
+    assert steered.client.hget(count.key, "spent") == (b"5" if is_booked else b"0")
+
+
+@pytest.mark.parametrize("passes", [0, 1], ids=["at once", "a moment later"])
+def test_what_was_reset_is_not_given_back_as_well(steered: Both, passes: int) -> None:
+    for name in "ab":
+        verdict_of(steered, name, MINUTE)
+    steered.wait(passes)
+    steered.reset([MINUTE], 1)
+    steered.wait(passes)
+    verdict_of(steered, "c", MINUTE)
+    end_of(steered, "a", Ending.RELEASE)
+    steered.look([MINUTE])
+    assert windows.leaked(steered.model.level(KEYS.limit(BOUND[MINUTE])), BOUND[MINUTE].tank, steered.now).spent == 1
