@@ -199,7 +199,8 @@ class Admissions:
         self._upkeep.keep(settlement)
 
     def _held_here(self, key: str) -> int:
-        return sum(1 for admission in self.live.values() for count in admission.counts if count.key == key)
+        by_store = (admission for admission in self.live.values() if not admission.is_local)
+        return sum(1 for admission in by_store for count in admission.counts if count.key == key)
 
 
 class Admission:

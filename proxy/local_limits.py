@@ -32,7 +32,7 @@ class LocalLimits:
     """What one worker knows of limits without asking the store."""
 
     def __init__(self, *, workers: int, held_here: Callable[[str], int], remembered: int = MAX_SEEN) -> None:
-        """`held_here` tells how many of this worker's requests under way count at a key."""
+        """`held_here` tells how many requests under way of this worker count at a key that the store admitted."""
         self._remembered = remembered
         self._workers = workers
         self._held_here = held_here
@@ -72,7 +72,13 @@ class LocalLimits:
             self._levels[count.key] = windows.take(level, tank, now, spend=max(0, amount - spent))
 
     def level(self, count: Count, now: int) -> Level:
-        """Return a count as this worker has it."""
+        """Return a count as this worker has it: of what is given back, what the store admitted before counts too."""
+        level = self._own_level(count, now)
+        if not isinstance(count.bound.window, Unwindowed):
+            return level
+        return Level(level.spent, level.carry, level.held + self._held_here(count.key), level.at)
+
+    def _own_level(self, count: Count, now: int) -> Level:
         tank = self.tank(count.bound)
         level = self._levels.get(count.key)
         if level is None:
@@ -88,7 +94,7 @@ class LocalLimits:
 
     def _first_level(self, count: Count, tank: Tank, now: int) -> Level:
         if isinstance(count.bound.window, Unwindowed):
-            return Level(held=self._held_here(count.key), at=now)
+            return Level(at=now)
         seen = self._seen.get(count.key)
         if seen is None:
             return Level(at=now)
@@ -100,7 +106,7 @@ class LocalLimits:
 
     def _take(self, count: Count, verdict: Verdict, now: int) -> None:
         spent, held = _taken(count.bound, verdict)
-        level = self.level(count, now)
+        level = self._own_level(count, now)
         self._levels[count.key] = windows.take(level, self.tank(count.bound), now, spend=spent, hold=held)
 
 

@@ -60,6 +60,14 @@ def test_concurrency_begins_with_what_is_under_way_here() -> None:
     assert admitted(LocalLimits(workers=1, held_here=lambda _key: 3), AT_ONCE) == 1
 
 
+def test_what_the_store_admitted_gives_its_place_back_when_it_ends() -> None:
+    under_way = 4
+    local = LocalLimits(workers=1, held_here=lambda _key: under_way)
+    assert admitted(local, AT_ONCE) == 0
+    under_way = 1
+    assert admitted(local, AT_ONCE) == 3
+
+
 def test_a_share_refills_as_slowly_as_it_is_small() -> None:
     local = LocalLimits(workers=2, held_here=lambda _key: 0)
     assert admitted(local, FIVE) == 2
