@@ -1,8 +1,9 @@
 """A third opinion on limits: from the log of a run, which verdicts were allowed, and what every limit has counted.
 
-Written from SPEC §5 alone, with exact fractions. It knows nothing of the scripts in the store, nor of the arithmetic in
-`policies`: it was written without reading either, and imports neither. Nor does it know how a log is taken
-(`store_log`).
+Written from SPEC §5, with exact fractions, before the store's scripts and the arithmetic in `policies` were read; it
+imports neither. What SPEC does not say was then taken from what the scripts promise: that a hit holds its requests
+until it is one, that what nothing was held for fills a bucket to its burst at most, who may wait, and how lines are
+ordered. It does not know how a log is taken (`store_log`).
 
 What a bucket has used flows off at limit / window, and never below nothing; what is held in it does not flow off. A
 gateway may round that rate down by ROUNDING, so what a limit has used is known between two bounds, `least` and `most`;
