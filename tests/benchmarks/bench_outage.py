@@ -41,7 +41,7 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as folder, StoreServer(keeps_data=True) as store:
             seen = run_outage(Path(folder), store, outage, plan, away_seconds=chosen.away)
         print("\n".join(seen.lines), flush=True)
-        violations += seen.violations
+        violations += [*seen.violations, *seen.delays]
     print("\n".join([*(f"VIOLATION {each}" for each in violations), f"{len(violations)} violations"]))
     return 1 if violations else 0
 

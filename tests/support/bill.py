@@ -62,6 +62,11 @@ class Line:
         """Input and output together."""
         return self.input_tokens + self.output_tokens
 
+    @property
+    def last_at(self) -> float:
+        """When the upstream had to do with it last, as far as that is on the bill."""
+        return self.ended_at or self.began_at
+
 
 @dataclass
 class Asked:

@@ -161,6 +161,7 @@ def _judge(books: Books, entry: Entry) -> None:
     record, outcome = entry.record, entry.record["outcome"]
     hit = " from the cache" if record["cache"] == "hit" else ""
     books.counts[f"{outcome}{hit}{', after an orphan' if entry.is_corrected else ''}"] += 1
+    books.counts["waited for room in limits"] += record["waited_seconds"] > 0
     if record["cost_microdollars"] != cost(record["input_tokens"], record["output_tokens"]):
         books.accuse(f"{entry.name}: {record['cost_microdollars']} micro-dollars for {_tokens(record)}")
     if outcome == ORPHANED:
@@ -232,11 +233,11 @@ def _find_unrecorded(books: Books, recorded: set[str], bill: Mapping[str, Line],
     for name, line in bill.items():
         if name in recorded or not line.attempts:
             continue
-        if books.lost is not None and books.lost.start <= line.ended_at <= books.lost.end:
+        if books.lost is not None and books.lost.start <= line.last_at <= books.lost.end:
             books.counts["records lost with the store"] += 1
             books.counts["tokens of records lost with the store"] += line.tokens
         else:
-            books.accuse(f"{name} is on the bill ({line.tokens} tokens, {line.ended_at:.3f}) and in no record")
+            books.accuse(f"{name} is on the bill ({line.tokens} tokens, {line.last_at:.3f}) and in no record")
     for name, told in clients.items():
         books.counts[f"clients: {_how(told)}"] += 1
         if name not in recorded and name not in bill and told.is_whole and told.status == 200 and books.lost is None:

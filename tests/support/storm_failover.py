@@ -22,13 +22,14 @@ from storm_world import make_world
 from storming import Outcome, Plan, Run, beyond_outage, kill_gateways
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from stores import StoreCluster, StoreServer
     from storm_books import Books, Entry
+    from storm_clients import Told
     from storm_log import Passage
-    from storm_world import Promise, World
+    from storm_world import Promise
     from storming import Scene
 
 _CUT_OFF_SECONDS: Final = 0.4
@@ -98,7 +99,7 @@ def cluster_storm(folder: Path, cluster: StoreCluster, plan: Plan, *, fails_over
     violations = [*beyond_outage(run.violations), *books.violations]
     if fails_over:
         run.lines += [f"{each} (while holds were lost)" for each in samples.violations]
-        violations += _explain(world, books, run, *map(read_passages, logs))
+        violations += _explain(run, books, told, *map(read_passages, logs))
     else:
         violations += samples.violations
     violations += [f"{count} x {_FORBIDDEN}" for error, count in course.errors.items() if error == _FORBIDDEN]
@@ -107,13 +108,13 @@ def cluster_storm(folder: Path, cluster: StoreCluster, plan: Plan, *, fails_over
 
 
 def _explain(
-    world: World, books: Books, run: Run, before: Mapping[str, Passage], after: Mapping[str, Passage]
+    run: Run, books: Books, told: Sequence[Told], before: Mapping[str, Passage], after: Mapping[str, Passage]
 ) -> list[str]:
     """Say of each request whose books differ which of its writes were lost; return what that does not explain.
 
     `before` is what the primary was told, `after` what the survivor was, by the primary and then by gateways.
     """
-    violations: list[str] = []
+    world, violations = run.world, list[str]()
     entries = {entry.record["request_id"]: entry for entry in books.entries}
     calendars = [promise for promise in world.by_name.values() if promise.is_calendar]
     follows: Counter[tuple[str, tuple[str, ...]]] = Counter()
@@ -122,8 +123,13 @@ def _explain(
         for promise in calendars:
             follows[promise.name, scope_of(entry.record, promise.by)] += _booked(passage, entry, promise)
         violations += _tell_difference(run, entry, before.get(request_id), passage, world.by_name["org-with-hits"])
+    names = {each.request_id: each.name for each in told if each.request_id}
     for request_id in before.keys() - entries.keys():
-        run.lines.append(f"no record of {request_id}, lost: {_lost(before[request_id], after.get(request_id))}")
+        line, lost = run.bill.get(names.get(request_id, "")), _lost(before[request_id], after.get(request_id))
+        billed = "not on the bill, or told to nobody" if line is None else f"billed {line.tokens} tokens"
+        run.lines.append(f"{request_id} ({names.get(request_id, '?')}): no record, {billed}, lost: {lost}")
+        if not lost:
+            violations.append(f"{request_id} has no record, and nothing of it was lost")
     for filled in books.limits:
         name, said = filled.promise.name, follows[filled.promise.name, filled.scope]
         if filled.promise.is_calendar and filled.used != said:

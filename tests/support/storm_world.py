@@ -27,6 +27,7 @@ MOST_TOKENS: Final = 12
 
 _UNIT_MILLISECONDS: Final = {"ms": 1, "s": 1000}
 _NOON: Final = 12
+_WAITS: Final = (("on_exceed", "wait"), ("max_wait", "700ms"))
 
 
 @dataclass(frozen=True)
@@ -181,7 +182,7 @@ def make_world(clients: int, seconds: float) -> World:
         {
             "organization": (
                 Promise("org-rate", "requests", round(clients * 0.8), ("organization",), "2s", clients // 6),
-                Promise("org-concurrency", "concurrency", clients // 6, ("organization",)),
+                Promise("org-concurrency", "concurrency", clients // 6, ("organization",), more=_WAITS),
                 Promise("org-completions", "completions", 10**9, ("organization",), "day"),
                 Promise("org-usd", "usd", 10**12, ("organization",), "month"),
                 Promise("model-requests", "requests", 10**9, ("organization", "model"), "day"),
@@ -192,10 +193,10 @@ def make_world(clients: int, seconds: float) -> World:
                 Promise("project-tokens", "tokens", round(clients * seconds * 2), ("project",), "month"),
             ),
             "user": (
-                Promise("user-tokens", "tokens", 300, ("user",), "3s", 400),
+                Promise("user-tokens", "tokens", 300, ("user",), "3s", 400, more=_WAITS),
                 Promise("user-output", "output_tokens", 150, ("user",), "1500ms"),
                 Promise("user-usd", "usd", round(seconds * 150), ("user",), "day"),
-                Promise("user-concurrency", "concurrency", 4, ("user",)),
+                Promise("user-concurrency", "concurrency", 4, ("user",), more=_WAITS),
             ),
         },
     )

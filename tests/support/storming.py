@@ -103,7 +103,7 @@ def storm(folder: Path, store_url: str, plan: Plan) -> Outcome:
         books = run.close(told)
         monitor.end()
         samples: Samples = sampler.end()
-    violations = [*run.violations, *books.violations, *samples.violations]
+    violations = [*beyond_outage(run.violations), *books.violations, *samples.violations]
     violations += _judge_flows(world, books, read_passages(log), run.bill, run.lines)
     return Outcome(told, books, samples, violations, run.lines)
 
@@ -166,7 +166,7 @@ class Run:
 
 
 def beyond_outage(violations: Sequence[str]) -> list[str]:
-    """Return what is wrong with a run whose store went away, beyond that its gateways have said so in their logs."""
+    """Return what is wrong beyond that gateways have logged a store that was away, or too busy, for a while."""
     return [each for each in violations if _AWAY not in each]
 
 
