@@ -259,9 +259,11 @@ class Admission:
                 await self._wait()
             await self._check_hit()
         except asyncio.CancelledError:
+            self._forget_hit()
             self._release()
             raise
         except BaseException:
+            self._forget_hit()
             await asyncio.shield(self._release())
             raise
         self._note_observed()
@@ -464,6 +466,11 @@ class Admission:
             return
         if entry is not None:
             self._judge(plan, entry)
+
+    def _forget_hit(self) -> None:
+        """Take back that a stored answer was found: whoever waited for room and got none is not served with it."""
+        if self.cached is not None:
+            self.cached, self._exchange.cache, self._exchange.answer = None, CacheResult.MISS, Observed()
 
     def _judge(self, plan: Keyed, entry: StoredAnswer) -> None:
         exchange = self._exchange

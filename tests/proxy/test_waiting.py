@@ -11,7 +11,7 @@ from stores import eventually
 from policies.errors import LimitExceeded
 from policies.usage import Usage
 from proxy.errors import StoreUnavailable
-from proxy.exchange import Outcome
+from proxy.exchange import CacheResult, Outcome
 from proxy.store.entries import StoredAnswer
 from proxy.waiting import Sleepers
 
@@ -257,6 +257,21 @@ async def test_an_answer_that_is_stored_meanwhile_is_found(valkey: StoreServer, 
             served(first, Usage(10, 60))
             await admission.settle(stored(Usage(10, 60)))
         assert await asyncio.wait_for(waits, 5) is True
+
+
+async def test_who_found_an_answer_and_no_room_was_not_served_with_it(valkey: StoreServer, tmp_path: Path) -> None:
+    limits = [{**ONE_AT_ONCE, "max_wait": "50ms"}]
+    asked = decision(limits, prompt=[1], max_tokens=5, temperature=0)
+    async with worker(valkey.url, tmp_path) as at:
+        told = exchange(asked)
+        async with at.admissions.admit(asked, told) as admission:
+            served(told, Usage(1, 5))
+            await admission.settle(stored(Usage(1, 5)))
+        async with running(at, decision(limits)):
+            refused = Request(at, asked)
+            with pytest.raises(LimitExceeded):
+                await asyncio.wait_for(refused.task, 5)
+            assert (refused.told.cache, refused.told.answer.usage) == (CacheResult.MISS, None)
 
 
 async def _cached(at: Worker, asked: Decision, told: Any) -> bool:  # noqa: ANN401  an exchange

@@ -329,10 +329,10 @@ async def test_a_store_follows_a_slot_that_moves(cluster: StoreCluster) -> None:
     async with opened(cluster.url) as store:
         await store.command("SET", KEY, "v")
         await cluster.migrate(TAG, other)
-        assert await store.command("GET", KEY) == b"v"
+        assert await until_it_takes(store, "GET", KEY) == b"v"
         assert other.calls()["get"] == 1
         await cluster.migrate(TAG, source)
-        assert await store.command("GET", KEY) == b"v"
+        assert await until_it_takes(store, "GET", KEY) == b"v"
 
 
 async def test_a_slot_on_its_way_refuses_what_is_in_neither_place_and_says_no_address(cluster: StoreCluster) -> None:
