@@ -264,7 +264,7 @@ def grown(before: Used, after: Used, count: int) -> float:
 def used_memory(client: redis.Redis) -> Used:
     """Look at the store's memory, once what was removed has been freed."""
     while (told := client.info("memory"))["lazyfree_pending_objects"]:
-        time.sleep(LOOK_SECONDS)
+        time.sleep(LOOK_SECONDS)  # the store frees in the background, and tells nobody when it is done
     tables = told["used_memory_overhead"] - told["used_memory_startup"] - told["mem_clients_normal"]
     return Used(told["used_memory_dataset"], tables, client.dbsize())
 
