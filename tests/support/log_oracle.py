@@ -170,11 +170,15 @@ class Objection:
 
 @dataclass(slots=True)
 class Booking:
-    """One amount that was booked at one time. What nothing was held for fills a bucket to its burst at most."""
+    """One amount that was booked at one time.
+
+    What nothing was held for fills a bucket to its burst at most; `lost` is how much of it did not fit then, at most.
+    Whatever is corrected later, that does not come back.
+    """
 
     at: int
     amount: Fraction
-    is_held: bool = True
+    lost: Fraction = Fraction(0)
 
 
 @dataclass(slots=True)
@@ -208,14 +212,19 @@ class Count:
     def book(self, amount: int, at: int | None = None, *, is_held: bool = True) -> Booking:
         """Book an amount now, or one that was used some time ago."""
         at = self.now if at is None else min(at, self.now)
-        booking = Booking(at, Fraction(amount), is_held)
+        booking = Booking(at, Fraction(amount))
+        is_bounded = self.terms.window and not is_held
+        if is_bounded:
+            used = self.most + (self.now - at) * self.terms.rate
+            booking.lost = max(Fraction(0), amount - max(Fraction(0), self.terms.burst - used))
         place = len(self.bookings)
         while place and self.bookings[place - 1].at > at:
             place -= 1
         self.bookings.insert(place, booking)
         self.after.insert(place, Fraction(0))
         self._reckon(place)
-        self.most = self._filled(self.most, booking.amount, is_held=is_held)
+        most = self.most + amount
+        self.most = max(self.most, min(most, Fraction(self.terms.burst))) if is_bounded else most
         return booking
 
     def correct(self, booking: Booking, truth: int) -> None:
@@ -232,11 +241,7 @@ class Count:
             if number:
                 previous = self.bookings[number - 1]
                 used = max(Fraction(0), self.after[number - 1] - (booking.at - previous.at) * self.terms.rate)
-            self.after[number] = self._filled(used, booking.amount, is_held=booking.is_held)
-
-    def _filled(self, used: Fraction, amount: Fraction, *, is_held: bool) -> Fraction:
-        filled = used + amount
-        return filled if is_held or not self.terms.window else max(used, min(filled, Fraction(self.terms.burst)))
+            self.after[number] = used + booking.amount - booking.lost
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +268,10 @@ class Part:
 
 @dataclass(slots=True)
 class Request:
-    """What is known of one request; `state` is "held", "orphan" or "ended"."""
+    """What is known of one request; `state` is "held", "orphan", "released" or "ended".
+
+    A gateway that does not hear of an admission in time releases it, and tells the truth of the request all the same.
+    """
 
     state: str
     verdict: str = ""
@@ -412,8 +420,8 @@ class LogOracle:
         request = self.requests.get(entry.request)
         if request is None:
             request = self.requests[entry.request] = Request("held", admitted=self._now)
-        may_correct = request.state == "orphan" and entry.how != "orphan"
-        if request.state != "held" and not may_correct:
+        is_known_after_all = {"orphan": entry.how != "orphan", "released": entry.how == "settle"}
+        if not is_known_after_all.get(request.state, request.state == "held"):
             return
         truths = {terms.key: (terms, truth) for terms, truth in entry.truths}
         if entry.how != "orphan":  # which takes from what the request was admitted to, at worst
@@ -422,8 +430,9 @@ class LogOracle:
         for key, part in request.parts.items():
             truth = 0 if entry.how == "release" else truths.get(key, (part.terms, 0))[1]
             self._settle(request, part, truth, entry.age)
-            part.passed = self._passed(request, part, truth, self._now - entry.age)
-        request.state = "orphan" if entry.how == "orphan" else "ended"
+            if request.state != "released":
+                part.passed = self._passed(request, part, truth, self._now - entry.age)
+        request.state = {"orphan": "orphan", "release": "released", "settle": "ended"}[entry.how]
 
     def _settle(self, request: Request, part: Part, truth: int, age: int) -> None:
         count = self._count(part.terms)

@@ -32,11 +32,14 @@ _LINE_BYTES: Final = 1 << 24
 _WORD: Final = re.compile(r'"((?:[^"\\]|\\.)*)"')
 _SCRIPTS: Final = ("admit", "settle", "look", "renew", "expired")
 _NAMES: Final = {Script(name).sha.decode(): name for name in ("admit", "settle")}
+_ESCAPED: Final = re.compile(r'["\\]|[^ -~]')
 _BY_SCRIPT: Final = " lua] "
 _FIRST_ADMIT, _PER_ADMIT, _FIRST_END, _PER_END = 10, 10, 7, 5
 _PER_LEVEL: Final = 3
 _MILLISECONDS: Final = 1_000
 
+Call: TypeAlias = tuple[str, ...]
+"""What tells one call from the others."""
 Answer: TypeAlias = Any  # has whatever shape its command gives it
 """What the store answered."""
 
@@ -63,7 +66,7 @@ class Tap:
     def __init__(self, server: StoreServer) -> None:
         """Take a server that runs; it is taught the scripts, so that none is sent as text."""
         self.lines: list[bytes] = []
-        self.answers: dict[str, list[Answer]] = defaultdict(list)
+        self.answers: dict[Call, list[Answer]] = defaultdict(list)
         self._server = server
         self._directory = Path(tempfile.mkdtemp(prefix="tg-", dir="/tmp"))
         self._tasks: set[asyncio.Task[None]] = set()
@@ -125,9 +128,11 @@ class Tap:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         back_reader, back_writer = await self._connect()
-        asked: deque[tuple[str, str] | None] = deque()
+        asked: deque[Call | None] = deque()
         ways = (
-            self._pass_on(reader, back_writer, lambda command: asked.append(_call(command))),
+            self._pass_on(
+                reader, back_writer, lambda command: asked.append(_call([word.decode("latin-1") for word in command]))
+            ),
             self._pass_on(back_reader, writer, lambda answer: self._answered(asked.popleft(), answer)),
         )
         task = asyncio.current_task()
@@ -153,16 +158,18 @@ class Tap:
                 writer.write(data)
         writer.close()
 
-    def _answered(self, call: tuple[str, str] | None, answer: Answer) -> None:
+    def _answered(self, call: Call | None, answer: Answer) -> None:
         if call is not None:
-            self.answers[call[1]].append(answer)
+            self.answers[call].append(answer)
 
 
-def _call(command: Sequence[bytes]) -> tuple[str, str] | None:
-    """Return script and request of a call that the log is about."""
-    if command[0] != b"EVALSHA" or (name := _NAMES.get(command[1].decode())) is None:
-        return None
-    return name, command[3 + int(command[2])].decode()
+def _call(words: Sequence[str]) -> Call | None:
+    """Return what tells a call that the log is about from all others: its words, but for texts that MONITOR escapes.
+
+    Two connections may speak of one request at once: then it is heard in another order than it was done.
+    """
+    is_told = words[0].upper() == "EVALSHA" and words[1] in _NAMES
+    return tuple(word for word in words[1:] if not _ESCAPED.search(word)) if is_told else None
 
 
 def _read(line: bytes) -> Told:
@@ -172,20 +179,20 @@ def _read(line: bytes) -> Told:
 
 
 def _entries(
-    told: Sequence[Told], answers: dict[str, list[Answer]], promised: Callable[[str], Promised | None]
+    told: Sequence[Told], answers: dict[Call, list[Answer]], promised: Callable[[str], Promised | None]
 ) -> Iterator[Entry]:
-    unheard = {request: iter(each) for request, each in answers.items()}
+    unheard = {call: iter(each) for call, each in answers.items()}
     for each in told:
         command, *words = each.words
         if each.is_by_script:
             continue
         if command == "ZREM":
             yield Leave(words[1], int(each.at * _MILLISECONDS), (words[0],))
-        elif (name := _NAMES.get(words[0])) is not None:
+        elif (call := _call(each.words)) is not None:
             count = int(words[1])
             keys, arguments = words[2 : 2 + count], words[2 + count :]
-            read = _admission if name == "admit" else _end
-            yield from read(keys, arguments, next(unheard[arguments[0]]), promised)
+            read = _admission if _NAMES[words[0]] == "admit" else _end
+            yield from read(keys, arguments, next(unheard[call]), promised)
 
 
 def _admission(

@@ -122,6 +122,18 @@ def waiting(request: str, now: int, verdict: str = "waiting", came: int = 0, pat
         ),
         pytest.param(
             [
+                admit("a", 0, "admitted", 6),
+                end("a", 0, 0, "release"),
+                end("a", 0, 9),
+                Look(BUCKET, 0, 9, 0),
+                end("a", 0, 9),
+                Look(BUCKET, 0, 9, 0),
+            ],
+            [],
+            id="what was used after all is booked beside no hold, once",
+        ),
+        pytest.param(
+            [
                 admit("a", 0, "admitted", 10, DAY),
                 end("a", 0, 9, terms=DAY),
                 admit("b", 4999, "refused", 2, DAY),
@@ -201,6 +213,32 @@ def waiting(request: str, now: int, verdict: str = "waiting", came: int = 0, pat
             [end("a", 0, 30), Look(BUCKET, 0, 10, 0), end("b", 1_000, 30, age=1_000)],
             [],
             id="a truth that nothing was held for",
+        ),
+        pytest.param(
+            [
+                admit("a", 0, "admitted"),
+                admit("b", 0, "admitted", 4),
+                end("a", 0, 6, "orphan"),
+                end("b", 0, 4, "orphan"),
+                end("b", 0, 8),
+                Look(BUCKET, 0, 10, 0),
+                end("a", 0, 2),
+                Look(BUCKET, 0, 6, 0),
+                Look(BUCKET, 0, 5, 0),
+            ],
+            ["used"],
+            id="what did not fit of it does not come back with what another corrects",
+        ),
+        pytest.param(
+            [
+                admit("a", 0, "admitted"),
+                end("a", 100, 6),
+                end("b", 100, 30, age=100),
+                Look(BUCKET, 100, 10, 0),
+                Look(BUCKET, 100, 4, 0),
+            ],
+            ["used"],
+            id="likewise of what is told late, beside all that was booked since",
         ),
         pytest.param(
             [
