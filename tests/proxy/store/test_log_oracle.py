@@ -373,6 +373,13 @@ def on(kind: type[Entry], alter: Callable[[Any], list[Entry]]) -> Callable[[list
     return change
 
 
+def lose_an_end(log: list[Entry]) -> list[Entry]:
+    """Take out whatever is told of the end of one request that held a place; some are told twice."""
+    ends = [entry for entry in log[len(log) // 8 :] if isinstance(entry, End) and entry.how == "settle"]
+    lost = next(end.request for end in ends if any(not terms.window and not terms.end for terms, _truth in end.truths))
+    return [entry for entry in log if not (isinstance(entry, End) and entry.request == lost)]
+
+
 def _truths(more: int) -> Callable[[End], list[Entry]]:
     def alter(entry: End) -> list[Entry]:
         if entry.how != "settle" or entry.age or not any(terms.end and truth > 1 for terms, truth in entry.truths):
@@ -404,7 +411,7 @@ def _truths(more: int) -> Callable[[End], list[Entry]]:
             on(Look, lambda look: [look if look.terms.window or not look.used else replace(look, used=look.used - 1)]),
             id="one less is used",
         ),
-        pytest.param(on(End, lambda entry: [] if entry.how == "settle" else [entry]), id="a settlement is lost"),
+        pytest.param(lose_an_end, id="the end of a request that held a place is lost"),
         pytest.param(on(End, _truths(1)), id="one more was used than was booked"),
         pytest.param(on(End, _truths(-1)), id="one less was used than was booked"),
         pytest.param(
