@@ -104,8 +104,7 @@ class Upkeep:
         for start in range(0, len(admitted), BATCH):
             batch = admitted[start : start + BATCH]
             counts = (count for _, admission in batch for count in admission.counts)
-            lives = {count.key: life for count in counts if (life := self._reservations.life(count)) is not None}
-            await self._reservations.renew([name for name, _ in batch], lives)
+            await self._reservations.renew([name for name, _ in batch], counts)
 
     async def sweep(self) -> None:
         """Book the holds whose owner died at their worst case. Raises StoreUnavailable.

@@ -20,7 +20,7 @@ from proxy.store.scripts import Script
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from datetime import tzinfo
 
     from policies.limits import BoundLimit
@@ -38,7 +38,7 @@ PROBE_LIFE_MILLISECONDS: Final = 60_000
 WAITER_LIFE_MILLISECONDS: Final = 3_000
 """How long a waiting request that does not ask again keeps those behind it waiting."""
 LEASES_PER_LIFE: Final = 3
-"""A limit's key outlives its refilling by this many leases: room that is held in it is not forgotten."""
+"""A limit's key outlives its refilling by this many leases: it remembers that it was reset."""
 
 _ADMIT: Final = Script("admit")
 _SETTLE: Final = Script("settle")
@@ -234,29 +234,16 @@ class Reservations:
             arguments += (each.capacity, each.amount, each.period, each.taken, each.until)
         return self._store.send_script(_SETTLE, keys, arguments)
 
-    async def renew(self, request_ids: Sequence[str], lives: Mapping[str, int]) -> int:
-        """Extend leases; `lives` are milliseconds by limit key. Returns how many are still held.
+    async def renew(self, request_ids: Sequence[str], counts: Iterable[Count]) -> int:
+        """Extend leases, and the lives of what they hold room in. Returns how many are still held.
 
-        Raises StoreUnavailable.
+        A calendar window ends when it ends. Raises StoreUnavailable.
         """
-        keys = [self._keys.leases, *map(self._keys.hold, request_ids), *lives]
-        arguments: list[Argument] = [
-            self._lease,
-            HOLD_LIFE_MILLISECONDS,
-            len(request_ids),
-            *request_ids,
-            *lives.values(),
-        ]
+        limits = {count.key for count in counts if count.span is None}
+        keys = [self._keys.leases, *map(self._keys.hold, request_ids), *limits]
+        arguments: list[Argument] = [self._lease, HOLD_LIFE_MILLISECONDS, len(request_ids), *request_ids]
         kept, _now = await self._store.run(_RENEW, keys, arguments)
         return int(kept)
-
-    def life(self, count: Count) -> int | None:
-        """Return how long a limit's key has to live while room is held in it (ms); None for calendar windows."""
-        if count.span is not None:
-            return None
-        tank = count.bound.tank
-        refilled = -(-tank.capacity * tank.period // tank.amount) if tank.amount else 0
-        return refilled + self._grace
 
     async def find_orphans(self, at_most: int) -> list[Orphan]:
         """Return holds whose lease is over. Raises StoreUnavailable."""

@@ -13,12 +13,13 @@ from proxy.store.reservations import Reservations
 from proxy.store.scripts import Script
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping, Sequence
+    from collections.abc import Callable, Coroutine, Iterable, Sequence
     from datetime import tzinfo
 
     import redis
 
     from proxy.store.keys import Keys
+    from proxy.store.reservations import Count
 
 TIME = b"redis.call('TIME')"
 CLOCK = "clock"
@@ -122,9 +123,9 @@ class SteppedReservations(Reservations):
         """Return the time of the test."""
         return self._clockwork.now
 
-    def renew_now(self, request_ids: Sequence[str], lives: Mapping[str, int]) -> int:
+    def renew_now(self, request_ids: Sequence[str], counts: Iterable[Count]) -> int:
         """Extend leases at once."""
-        return _finish(self.renew(request_ids, lives))
+        return _finish(self.renew(request_ids, counts))
 
 
 def _finish(coroutine: Coroutine[Any, Any, int]) -> int:

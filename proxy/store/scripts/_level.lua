@@ -8,10 +8,12 @@
 --   load(key, amount, period)     reads the level at a key as it was at `level.at`; `amount` comes back every `period`
 --                                 ms; what nothing is known of was full of room at all times
 --   refill(level, moment)         lets it refill from `level.at` to a later moment, which is its `at` then
---   save(level, grace, ends)      writes it: it lives until all is refilled and `grace` ms more, or until `ends`
+--   save(level, grace, ends)      writes it: it lives until `ends`, or until all is refilled and `grace` ms more, and
+--                                 while room is held in it as long as a hold: what is held is not forgotten
 --   reply(word, levels)           makes {word, now, then spent, carry, held for each level as it is now}
 
 local MAX_LEVEL = 4503599627370496
+local HOLD_LIFE = 86400000 -- ms; as `HOLD_LIFE_MILLISECONDS` in Python
 
 local function text(number)
   return string.format('%d', number)
@@ -47,11 +49,14 @@ local function save(level, grace, ends)
   if ends > 0 then
     redis.call('PEXPIREAT', level.key, text(ends))
   else
-    local refilled = 0
+    local life = grace
     if level.amount > 0 then
-      refilled = math.ceil((level.scaled + level.held * level.period) / level.amount)
+      life = life + math.ceil((level.scaled + level.held * level.period) / level.amount)
     end
-    redis.call('PEXPIRE', level.key, text(refilled + grace))
+    if level.held > 0 then
+      life = math.max(life, HOLD_LIFE)
+    end
+    redis.call('PEXPIRE', level.key, text(life))
   end
 end
 

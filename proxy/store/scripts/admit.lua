@@ -9,7 +9,8 @@
 -- KEYS[1]  hold of the request      hash    lives ARGV[4], replaced by a tombstone when the request ends
 -- KEYS[2]  leases                   zset    request id by the end of its lease (ms); lives ARGV[4] from its last change
 -- KEYS[3…2+n] one per limit         hash    spent, carry, at, held; lives until all is refilled and ARGV[5] more,
---                                           or until the end of its calendar window
+--                                           while room is held in it as long as a hold, or until the
+--                                           end of its calendar window
 -- then two for each limit with mode 'wait', in the same order; both live ARGV[10] from their last change:
 --          line                     zset    requests that wait, by when they came (µs)
 --          waiters                  hash    for each of them until when it is alive (ms), and what it asks

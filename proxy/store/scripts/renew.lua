@@ -4,12 +4,11 @@
 --
 -- KEYS[1]           leases          zset    request id by the end of its lease (ms); lives ARGV[2] from its last change
 -- KEYS[2…1+n]       n holds         hash    live ARGV[2] from now
--- KEYS[2+n…]        limits          hash    live at least as long as ARGV says, from now
+-- KEYS[2+n…]        limits          hash    live ARGV[2] from now, at least
 -- ARGV[1]           lease (ms)
--- ARGV[2]           life of a hold (ms)
+-- ARGV[2]           life of a hold, and of a limit's key while room is held in it (ms)
 -- ARGV[3]           n
 -- ARGV[4…3+n]       the requests' ids, in the order of their holds
--- ARGV[4+n…]        life for each limit (ms)
 --
 -- Returns {how many are held, time of the store (ms)}.
 
@@ -28,6 +27,6 @@ if kept > 0 then
   redis.call('PEXPIRE', KEYS[1], ARGV[2])
 end
 for index = 2 + count, #KEYS do
-  redis.call('PEXPIRE', KEYS[index], ARGV[2 + index], 'GT')
+  redis.call('PEXPIRE', KEYS[index], ARGV[2], 'GT')
 end
 return { kept, now }

@@ -9,7 +9,8 @@
 -- KEYS[2]  leases                   zset    loses the request; keeps its life
 -- KEYS[3]  outbox                   stream  gets the record; has no life time, it is drained
 -- KEYS[4…] one per limit            hash    spent, carry, at, held; lives until all is refilled and ARGV[5] more,
---                                           or until the end of its calendar window
+--                                           while room is held in it as long as a hold, or until the
+--                                           end of its calendar window
 -- ARGV[1]  request id
 -- ARGV[2]  how: 'settle' with the truth, 'orphan' at worst since the lease is over, 'release' what was never used
 -- ARGV[3]  life of the tombstone (ms)

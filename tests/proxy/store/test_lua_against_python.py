@@ -402,7 +402,9 @@ class Both(RuleBasedStateMachine):
     def _step_to(self, now: int) -> None:
         self.model.now = now
         self.lua.at(now)
-        for key in self.lua.expire():
+        for key in sorted(
+            self.lua.expire(), key=lambda key: ":hold:" not in key
+        ):  # what ends with its holds, after them
             self._did("expiry")
             self._nothing_is_lost_with(key)
             self.model.forget(key)
@@ -412,8 +414,7 @@ class Both(RuleBasedStateMachine):
         if tank is None or key not in self.model.levels:
             return
         level = windows.leaked(self.model.levels[key], tank, self.now)
-        alive = [name for name, lease in self.model.leases.items() if lease > self.now and name in self.model.known]
-        holders = [known for known in map(self.model.known.__getitem__, alive) if known.state == "held"]
+        holders = [known for known in self.model.known.values() if known.state == "held"]
         assert level.spent == 0 or tank.amount == 0
         assert not holders or level.held == 0 or not any(self._holds(known, key) for known in holders)
 
@@ -607,9 +608,8 @@ class Both(RuleBasedStateMachine):
         """Keep some requests alive, with what they hold."""
         names = list(self.sent)[-newest:]
         counts = [count for name in names for count in self.sent[name].counts]
-        lives = {count.key: life for count in counts if (life := self.gateway.life(count)) is not None}
         self._did("renew")
-        assert self.gateway.renew_now(names, lives) == self.model.renew(names)
+        assert self.gateway.renew_now(names, counts) == self.model.renew(names)
 
     @rule(positions=POSITIONS)
     def look(self, positions: list[int]) -> None:

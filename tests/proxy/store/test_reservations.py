@@ -32,9 +32,11 @@ def notes(observed: str = "", in_the_way: str = "", came: int = START) -> bytes:
     return f"{observed};{in_the_way};{came * 1_000}".encode()
 
 
-def admit_one(lua: Clockwork, *, deadline: int = START, span: tuple[int, int] = (0, 0)) -> list[Any]:
+def admit_one(
+    lua: Clockwork, *, deadline: int = START, span: tuple[int, int] = (0, 0), taken: str = "spend"
+) -> list[Any]:
     arguments: list[object] = ["r", deadline, LEASE, 10**9, GRACE, "no", "{}", "[]", 0, 0]
-    arguments += ["spend", "enforce", 5, 1, 12_000, 1, 1, *span, 0]
+    arguments += [taken, "enforce", 5, 1, 12_000, 1, 1, *span, 0]
     return lua.run("admit", ["hold", "leases", "limit"], arguments)
 
 
@@ -226,12 +228,31 @@ def test_a_release_that_comes_after_the_sweep_gives_back_what_the_sweep_booked(c
     assert clockwork.run("settle", keys, release)[:3] == [b"ended", START + LEASE, 0]
 
 
+@pytest.mark.parametrize(
+    ("taken", "life"),
+    [
+        pytest.param("spend", 12_000 + GRACE, id="what is spent is forgotten some time after it has refilled"),
+        pytest.param("hold", HOLD_LIFE_MILLISECONDS, id="what is held not before its hold"),
+    ],
+)
+def test_how_long_a_limit_remembers(clockwork: Clockwork, taken: str, life: int) -> None:
+    admit_one(clockwork, taken=taken)
+    assert 0.9 * life < clockwork.client.pttl("limit") <= life
+
+
+def test_a_limit_forgets_sooner_once_nothing_is_held(clockwork: Clockwork) -> None:
+    admit_one(clockwork, taken="hold")
+    end = ["r", "settle", 600_000, "{}", GRACE, 0, "book", 5, 1, 12_000, 1, 0]
+    assert clockwork.run("settle", ["hold", "leases", "outbox", "limit"], end)[0] == b"settled"
+    assert 0.9 * (12_000 + GRACE) < clockwork.client.pttl("limit") <= 12_000 + GRACE
+
+
 def test_renewing_extends_the_held_and_shortens_nothing(clockwork: Clockwork) -> None:
     admit_one(clockwork)
     clockwork.client.hset("gone", mapping={"state": "settled"})
     clockwork.client.pexpire("limit", 10**8)
     clockwork.at(START + 1_000)
-    arguments = [LEASE, 10**9, 2, "r", "other", 1_000]
+    arguments = [LEASE, 10**7, 2, "r", "other"]
     assert clockwork.run("renew", ["leases", "hold", "gone", "limit"], arguments) == [1, START + 1_000]
     assert clockwork.client.zrange("leases", 0, -1, withscores=True) == [(b"r", START + 1_000 + LEASE)]
     assert clockwork.client.pttl("limit") > 10**7
