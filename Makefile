@@ -28,6 +28,7 @@ format:
 bench:
 	$(python) tests/benchmarks/bench_decide.py
 	$(python) tests/benchmarks/bench_path.py
+	$(python) tests/benchmarks/bench_cache.py
 	$(python) tests/benchmarks/bench_outage.py
 	$(python) tests/benchmarks/bench_limits.py
 	$(python) tests/benchmarks/bench_refusals.py

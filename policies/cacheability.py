@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from policies.arrays import items
 from policies.cache_keys import cache_key
 from policies.requests.asked import Endpoint
 from policies.requests.ceilings import widest_ceiling
@@ -29,12 +31,15 @@ if TYPE_CHECKING:
 class Keyed(msgspec.Struct, frozen=True):
     """The answer may be stored under `key` (hex) for `ttl_seconds`.
 
-    `look_up` is False when the client said `no-cache`, `store` False when it said `no-store`; `max_age_seconds`
-    bounds the age of a stored answer, `only_if_cached` forbids going upstream.
+    `items` are the keys of an array's items where each is an answer of its own, else empty. `look_up` is False when the
+    client said `no-cache`, `store` False when it said `no-store`; `max_age_seconds` bounds the age of a stored answer,
+    `only_if_cached` forbids going upstream. With `checks_fingerprint` a retired fingerprint makes an answer stale.
     """
 
     key: str
     ttl_seconds: int
+    items: tuple[str, ...] = ()
+    checks_fingerprint: bool = True
     look_up: bool = True
     store: bool = True
     max_age_seconds: int | None = None
@@ -78,12 +83,21 @@ def plan_cache(  # noqa: PLR0913  a verdict weighs all of them
     only where it changes the address that the request is forwarded to (SPEC §2).
     """
     control = read_cache_control(cache_control)
-    reason = _find_bypass(effective, settings, end_user)
+    reason = _find_bypass(effective, settings, model, end_user)
     if reason is not None:
         return Bypass(reason, control.only_if_cached)
+    key_of = partial(
+        cache_key,
+        model=model.name,
+        scope=_scope(principal, settings, end_user),
+        api_version=api_version,
+        defaults=model.settings.defaults,
+    )
     return Keyed(
-        key=cache_key(effective, model.name, scope=_scope(principal, settings, end_user), api_version=api_version),
-        ttl_seconds=settings.ttl // 1000,
+        key=key_of(effective),
+        ttl_seconds=_life(settings, model) // 1000,
+        items=tuple(map(key_of, items(effective) or ())),
+        checks_fingerprint=settings.fingerprint == "check",
         look_up=not control.no_cache,
         store=not control.no_store,
         max_age_seconds=control.max_age_seconds,
@@ -91,11 +105,13 @@ def plan_cache(  # noqa: PLR0913  a verdict weighs all of them
     )
 
 
-def _find_bypass(effective: EffectiveRequest, settings: CacheSettings, end_user: str | None) -> str | None:
+def _find_bypass(
+    effective: EffectiveRequest, settings: CacheSettings, model: Model, end_user: str | None
+) -> str | None:
     """Return why the cache stays out of it; policy's reasons first, then the request's."""
     if settings.mode == "off":
         return "off"
-    if settings.ttl < 1000:  # noqa: PLR2004  an entry's life is counted in whole seconds
+    if _life(settings, model) < 1000:  # noqa: PLR2004  an entry's life is counted in whole seconds
         return "no-ttl"
     if effective.fields.get("cache_level") in _NO_CACHE_LEVELS:
         return "cache-level"
@@ -106,6 +122,11 @@ def _find_bypass(effective: EffectiveRequest, settings: CacheSettings, end_user:
     find = _BYPASSES.get(effective.endpoint)
     reason = None if find is None else find(effective.fields)
     return "named-input" if reason is None and effective.input_size.is_open else reason
+
+
+def _life(settings: CacheSettings, model: Model) -> int:
+    """Return for how long an answer may be served, in milliseconds."""
+    return settings.ttl if model.settings.cache_ttl is None else min(settings.ttl, model.settings.cache_ttl)
 
 
 def is_deterministic(effective: EffectiveRequest) -> bool:
@@ -130,7 +151,7 @@ def _find_chat_bypass(fields: Mapping[str, Any]) -> str | None:
     if has_hosted_tool(fields.get("tools")):
         return "hosted-tools"
     modalities = fields.get("modalities")
-    if fields.get("audio") is not None or (isinstance(modalities, list) and "audio" in modalities):
+    if fields.get("audio") is not None or (isinstance(modalities, list | str) and "audio" in modalities):
         return "audio"
     return None
 

@@ -11,7 +11,7 @@ from typing import Final, Literal, NamedTuple
 
 from pydantic import Field, NonNegativeInt, PositiveInt
 
-from policies.settings import Items, Settings
+from policies.settings import Items, Milliseconds, Settings
 
 TokenizerName = Literal["cl100k_base", "o200k_base", "o200k_harmony", "llama3", "qwen3"]
 
@@ -53,6 +53,17 @@ class Deployment(Settings):
     """Share of requests relative to the model's other deployments."""
 
 
+class ModelDefaults(Settings):
+    """What a model's servers take for a parameter that a request leaves out."""
+
+    temperature: float | None = Field(default=None, ge=0, le=2)
+    """For an absent `temperature`."""
+    top_p: float | None = Field(default=None, ge=0, le=1)
+    """For an absent `top_p`."""
+    max_tokens: NonNegativeInt | None = None
+    """For an absent `max_tokens` of completions; a chat's open ceiling is as long as its prompt leaves room."""
+
+
 class ModelSettings(Settings):
     """One entry under `models`."""
 
@@ -68,6 +79,8 @@ class ModelSettings(Settings):
     """Largest `logprobs` that completions take."""
     token_ceiling: Literal["max_tokens", "max_completion_tokens"] = "max_completion_tokens"  # noqa: S105  a name
     """Under which name an open ceiling of a chat request is written."""
+    defaults: ModelDefaults = ModelDefaults()
+    """What the servers take for absent parameters: the cache then keeps one entry for both. Servers differ in these."""
     tokenizer: TokenizerName | None = None
     """Vocabulary to count text by, with the extra `tokenizers`; absent: UTF-8 bytes bound input and tell of output."""
     image_tokens: PositiveInt = 2_048
@@ -76,6 +89,8 @@ class ModelSettings(Settings):
     """Added to the bound on text once a request, for what the chat template adds; a tokenizer leaves no more room."""
     message_overhead_tokens: NonNegativeInt = 16
     """Added to the bound on text for every message or prompt."""
+    cache_ttl: Milliseconds | None = None
+    """How long its answers may be served from the cache at most; absent: as long as policies say."""
     price: Price | None = None
     """What tokens cost; absent: its tokens count, and cost nothing."""
 

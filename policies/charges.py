@@ -270,15 +270,15 @@ def charge_of_hit(model: Model, worst: WorstCase, usage: Usage | None) -> Charge
     """
     if usage is None:
         return at_worst(worst)
-    charged = _charged(
+    return _charged(
         model,
         input_tokens=usage.input_tokens,
         output_tokens=usage.output_tokens,
         cached_input_tokens=usage.cached_input_tokens,
         reasoning_tokens=usage.reasoning_tokens,
         known="reported",
+        completions=worst.candidates,
     )
-    return replace(charged, completions=worst.candidates)
 
 
 def _charge_tokens(effective: EffectiveRequest, model: Model, worst: WorstCase, seen: Seen) -> Charged:
@@ -402,9 +402,11 @@ def _charged(  # noqa: PLR0913  a charge's parts, each by name
     cached_input_tokens: int = 0,
     reasoning_tokens: int = 0,
     known: Known,
+    completions: int = 0,
 ) -> Charged:
     cached = min(cached_input_tokens, input_tokens)
     cost = cost_microdollars(
         model.settings.price, input_tokens=input_tokens, output_tokens=output_tokens, cached_input_tokens=cached
     )
-    return Charged(input_tokens, output_tokens, cached, min(reasoning_tokens, output_tokens), cost, known)
+    reasoning = min(reasoning_tokens, output_tokens)
+    return Charged(input_tokens, output_tokens, cached, reasoning, cost, known, completions)

@@ -22,10 +22,21 @@ class Fit(StrEnum):
     """Older than its time to live."""
     TOO_OLD = "max-age"
     """Fresh, and older than the client takes."""
+    RETIRED = "fingerprint"
+    """Made by a configuration of the model that its deployment has left."""
+    PURGED = "purged"
+    """Fetched before it was purged."""
 
 
-def judge(plan: Keyed, age_milliseconds: int) -> Fit:
-    """Tell whether a stored answer may be served under a plan."""
+def judge(plan: Keyed, age_milliseconds: int, *, is_purged: bool = False, is_retired: bool = False) -> Fit:
+    """Tell whether a stored answer may be served under a plan.
+
+    `is_retired` says that its deployment no longer shows its fingerprint.
+    """
+    if is_purged:
+        return Fit.PURGED
+    if is_retired and plan.checks_fingerprint:
+        return Fit.RETIRED
     if age_milliseconds >= plan.ttl_seconds * _MILLISECONDS:
         return Fit.STALE
     if plan.max_age_seconds is not None and age_milliseconds >= plan.max_age_seconds * _MILLISECONDS:

@@ -52,8 +52,10 @@ class Taking(StrEnum):
 class NamedLimit:
     """One limit of one policy, prepared: `name` as configured or made from its settings, its window and tank.
 
-    `quota` is the limit as it is counted: in whole micro-dollars where it is one of usd. Raises ValueError for a `per`
-    that is no window.
+    `quota` is the limit as it is counted: in whole micro-dollars where it is one of usd. `is_returned`: what is taken
+    comes back as a whole when the request ends. `is_observed`: the limit only counts, and tells what it would have
+    refused. `waits`: a request that has no room waits for some. `holds`: room is held for what a request takes at
+    worst; else there only has to be some left. Raises ValueError for a `per` that is no window.
     """
 
     policy: str
@@ -63,6 +65,10 @@ class NamedLimit:
     quota: int = field(init=False)
     window: Window = field(init=False)
     tank: Tank = field(init=False)
+    is_returned: bool = field(init=False)
+    is_observed: bool = field(init=False)
+    waits: bool = field(init=False)
+    holds: bool = field(init=False)
 
     def __post_init__(self) -> None:
         """Prepare what every request needs."""
@@ -74,31 +80,15 @@ class NamedLimit:
         object.__setattr__(self, "quota", quota)
         object.__setattr__(self, "window", window)
         object.__setattr__(self, "tank", make_tank(window, quota, burst))
-
-    @property
-    def is_returned(self) -> bool:
-        """Whether what is taken comes back as a whole when the request ends."""
-        return isinstance(self.window, Unwindowed)
+        object.__setattr__(self, "is_returned", isinstance(window, Unwindowed))
+        object.__setattr__(self, "is_observed", self.limit.mode == "observe")
+        object.__setattr__(self, "waits", self.limit.on_exceed == "wait")
+        object.__setattr__(self, "holds", self.limit.hold == "worst_case")
 
     @property
     def is_budget(self) -> bool:
         """Whether this is a budget, which no retry outlasts: a limit of usd, or a monthly one (SPEC §5)."""
         return self.quantity.is_budget or self.window is Calendar.MONTH
-
-    @property
-    def is_observed(self) -> bool:
-        """Whether the limit only counts, and tells what it would have refused."""
-        return self.limit.mode == "observe"
-
-    @property
-    def waits(self) -> bool:
-        """Whether a request that has no room waits for some."""
-        return self.limit.on_exceed == "wait"
-
-    @property
-    def holds(self) -> bool:
-        """Whether room is held for what a request takes at worst; else there only has to be some left."""
-        return self.limit.hold == "worst_case"
 
     @property
     def on_store_failure(self) -> OnStoreFailure:
@@ -210,7 +200,8 @@ def bind_limits(  # noqa: PLR0913  whom it binds and what it asks
     for named in limits:
         if not named.covers(model.name):
             continue
-        _check_price(named, model)
+        if named.quantity.needs_price:
+            _check_price(named, model)
         scope = tuple(map(values.__getitem__, named.limit.by))
         identity = (named.policy, named.name, scope)
         if identity in bound and bound[identity].limit == named.limit:

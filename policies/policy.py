@@ -144,7 +144,13 @@ class CacheSettings(Settings):
     scope: Literal["organization", "project", "user", "key", "end_user"] = "organization"
     """Who shares entries."""
     ttl: Milliseconds = 7 * 86_400_000
-    """How long an entry may be served."""
+    """How long an entry may be served; a model's `cache_ttl` shortens it."""
+    fingerprint: Literal["check", "ignore"] = "check"
+    """Whether an answer whose `system_fingerprint` is retired is fetched anew."""
+    drift_check: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Share of hits that are also sent upstream in the background and compared."""
+    finish_abandoned: bool = False
+    """Whether a fetch goes on for the cache's sake when nobody waits for it any more."""
 
 
 class Policy(Settings):

@@ -36,7 +36,7 @@ from policies.requests.forms import input_form
 from policies.requests.input_size import InputSize
 from policies.requests.meaning import vocabulary
 from policies.requests.responses import ResponsesRequest
-from policies.usage import MAX_TEXT_CHARACTERS
+from policies.usage import CLIENT, MAX_TEXT_CHARACTERS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -61,6 +61,7 @@ class RecordedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What of a usage record is simulated, by the record's names; members that are not named here are skipped."""
 
     request_id: str
+    origin: str = CLIENT
     started_milliseconds: Moment
     ended_milliseconds: Moment | None = None
     organization: str = ""

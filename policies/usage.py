@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, TypeGuard
+from typing import TYPE_CHECKING, Any, Final, Self, TypeGuard
 
 import msgspec
 
@@ -19,8 +19,11 @@ if TYPE_CHECKING:
 
     from pydantic import BaseModel
 
+    from policies.principals import Principal
     from policies.requests.asked import Adjustment
 
+CLIENT: Final = "client"
+"""Origin of what a client sent; anything else the gateway sent of its own accord, for the organization."""
 MAX_TEXT_CHARACTERS: Final = 256
 """Longest identifier of a client or upstream that a record keeps; the rest is cut off."""
 MAX_UNKNOWN_FIELDS: Final = 32
@@ -44,6 +47,42 @@ class Usage:
     reasoning_tokens: int = 0
 
 
+class Provider(msgspec.Struct, frozen=True, array_like=True):
+    """Who paid for an answer that the cache keeps: `owner` is a user or, when `is_service_account`, such an account."""
+
+    project: str
+    owner: str
+    is_service_account: bool
+    key: str
+
+    @classmethod
+    def of(cls, principal: Principal) -> Self:
+        """Return who pays for what this principal's requests take upstream."""
+        return cls(principal.project, principal.owner, principal.is_service_account, principal.key)
+
+
+class Saved(msgspec.Struct, frozen=True):
+    """What one stored answer saved the request that it served.
+
+    `usage` is what its fetch took, None where that is not known; `provider` paid for it, None where nobody is known.
+    """
+
+    usage: Usage | None
+    provider: Provider | None
+
+
+class Provided(msgspec.Struct, frozen=True):
+    """What of a request's savings is owed to one who paid before: tokens, and money in whole micro-dollars."""
+
+    project: str
+    owner: str
+    is_service_account: bool
+    key: str
+    input_tokens: int
+    output_tokens: int
+    microdollars: int
+
+
 class RecordedAdjustment(msgspec.Struct, frozen=True):
     """An adjustment without text: `before` and `after` are numbers, booleans, or how many items a list or map has."""
 
@@ -60,7 +99,8 @@ class UsageRecord(msgspec.Struct, frozen=True, kw_only=True):
     Tokens and `completions` (choices generated) are counts, money whole micro-dollars, `…_milliseconds` Unix time,
     `…_seconds` durations, of which `waited_…` passed in line for room in limits. `owner` is a user or, when
     `is_service_account`, a service account. `known` says how the tokens are known: reported, counted, worst_case or
-    none. `held_…` is the worst case that was held before, `saved_…` what a hit would have taken upstream.
+    none. `held_…` is the worst case that was held before, `saved_…` what stored answers spared: what they took upstream
+    when they were fetched; `provided` tells who paid for that then, each once.
     `input_bound_tokens` is the most tokens that the input can have, of one that is partly named only, so that it is not
     `input_is_bounded`, of what was sent. What was asked stands in the record of every request that could be read,
     refused ones too; fields of a decision are None, 0 or empty where the request never came that far.
@@ -114,6 +154,7 @@ class UsageRecord(msgspec.Struct, frozen=True, kw_only=True):
     saved_input_tokens: int
     saved_output_tokens: int
     saved_microdollars: int
+    provided: tuple[Provided, ...]
 
     prompts: int
     parameters: Mapping[str, float | bool]

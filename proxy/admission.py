@@ -14,28 +14,26 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Any, Final, Self
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import structlog
 from msgspec.structs import replace
 
-from policies import freshness
 from policies.cacheability import Keyed
 from policies.charges import NOTHING, Seen, charge, charge_of_hit
 from policies.errors import LimitExceeded
-from policies.freshness import Fit
 from policies.limits import taken, taken_by_hit
 from policies.quantities import exceeds
 from policies.room import Room, refuse, would_refuse
-from policies.usage import Usage
 from policies.waiting import Place, may_wait, pause_milliseconds
+from proxy.early_streams import repeated
 from proxy.errors import StoreUnavailable, note_error
-from proxy.exchange import CacheResult, Observed, Outcome
+from proxy.exchange import Headers, Outcome
 from proxy.local_limits import LocalLimits
 from proxy.records import orphan_record, usage_record
-from proxy.store import keys as store_keys
-from proxy.store.entries import StoredAnswer
-from proxy.store.keys import Keys
+from proxy.request_cache import RequestCache
 from proxy.store.reservations import (
     Ending,
     Hits,
@@ -43,7 +41,6 @@ from proxy.store.reservations import (
     Reserved,
     Settlement,
     Verdict,
-    forget_failure,
     read_admit,
     read_levels,
     share,
@@ -53,20 +50,25 @@ from proxy.waiting import Sleepers
 from proxy.wire.limit_fields import limit_headers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-    from datetime import tzinfo
+    from collections.abc import Iterable, Mapping, Sequence
     from types import TracebackType
 
     from policies.charges import Charged
     from policies.decision import Decision
     from policies.limits import BoundLimit
+    from policies.usage import Usage
     from policies.windows import Level
-    from proxy.exchange import Exchange, Headers
+    from proxy.answer_cache import AnswerCache
+    from proxy.exchange import Exchange
+    from proxy.flights import Flights
     from proxy.metrics import Metrics
     from proxy.spool import Spool
-    from proxy.store.cluster import AnswerStore
     from proxy.store.connection import Reply, Store
+    from proxy.store.entries import StoredAnswer
     from proxy.store.reservations import Count
+
+Comment = Callable[[Headers], Awaitable[None]]
+"""Shows that a stream is alive whose answer is not there yet, in a head with these fields if none has left."""
 
 _NOBODY_AHEAD: Final[Mapping[int, int]] = {}
 _MAX_TRIES: Final = 3
@@ -85,20 +87,25 @@ class Admissions:
     def __init__(  # noqa: PLR0913  the parts it stands on, by name
         self,
         state: Store,
-        cache: AnswerStore,
+        cache: AnswerCache,
         *,
-        organization: str,
-        zone: tzinfo,
+        reservations: Reservations,
+        flights: Flights,
         spool: Spool,
         metrics: Metrics,
         workers: int = 1,
         lease_seconds: float = 30.0,
+        join_wait_seconds: float = 2.0,
+        comment_seconds: float = 1.0,
     ) -> None:
-        """Take two started stores; `zone` is the organization's time zone, `workers` how many share local limits."""
+        """Take what is started already; `workers` is how many share local limits."""
         self.state = state
         self.cache = cache
+        self.flights = flights
+        self.join_wait_seconds = join_wait_seconds
+        self.comment_seconds = comment_seconds
         self.metrics = metrics
-        self.reservations = Reservations(state, Keys(organization), zone, lease_seconds=lease_seconds)
+        self.reservations = reservations
         self.live: dict[str, Admission] = {}
         self.sleepers = Sleepers()
         self.local = LocalLimits(workers=workers, held_here=self._held_here)
@@ -117,9 +124,13 @@ class Admissions:
             await asyncio.wait(self._pending, timeout=_CLOSE_SECONDS)
         await self._upkeep.close()
 
-    def admit(self, decision: Decision, exchange: Exchange) -> Admission:
-        """Return the frame of one request. Entering it raises LimitExceeded or StoreUnavailable."""
-        return Admission(self, decision, exchange)
+    def admit(self, decision: Decision, exchange: Exchange, comment: Comment | None = None) -> Admission:
+        """Return the frame of one request. Entering it raises LimitExceeded or StoreUnavailable.
+
+        While a stream waits for what another process fetches, `comment` is called now and then, with the limits'
+        fields.
+        """
+        return Admission(self, decision, exchange, comment)
 
     def record(self, exchange: Exchange) -> None:
         """Leave the usage record of a finished exchange that was not admitted, and of no other.
@@ -166,24 +177,27 @@ class Admissions:
         reply.add_done_callback(finish)
         return done
 
-    def store(self, plan: Keyed, entry: StoredAnswer, exchange: Exchange) -> asyncio.Future[None]:
-        """Put an answer into the cache; `exchange.is_stored` is taken back if that fails. The future never fails.
+    def store(self, answers: Mapping[str, StoredAnswer], exchange: Exchange) -> asyncio.Future[None]:
+        """Put answers into the cache by their keys; `exchange.is_stored` tells whether all are. The future never fails.
 
         A server that keeps all it is given gets nothing more when it is nearly full: limits may live there too.
         """
         done = self.promise()
-        if self.cache.is_nearly_full:
+        if self.cache.is_full or not answers:
             _fulfil(done)
             return done
+        under_way = set(answers)
 
-        def finish(reply: asyncio.Future[Reply]) -> None:
+        def finish(key: str, reply: asyncio.Future[Reply]) -> None:
             if reply.cancelled() or reply.exception() is not None:
                 exchange.is_stored = False
-            _fulfil(done)
+            under_way.discard(key)
+            if not under_way:
+                _fulfil(done)
 
         exchange.is_stored = True
-        key, life = store_keys.entry(plan.key, is_stream=entry.is_stream), plan.ttl_seconds * _MILLISECONDS
-        self.cache.send("SET", key, entry.pack(), "PX", life).add_done_callback(finish)
+        for key, answer in answers.items():
+            self.cache.put(key, answer).add_done_callback(partial(finish, key))
         return done
 
     def promise(self) -> asyncio.Future[None]:
@@ -206,15 +220,18 @@ class Admissions:
 class Admission:
     """One request between its reservation and its settlement.
 
-    `cached` is the stored answer to serve, None if there is none that fits; `counts` are where its limits count.
+    `cache` is what the cache has for it; `counts` are where its limits count.
     """
 
     __slots__ = (
         "_admissions",
         "_came_microseconds",
+        "_comment",
         "_decision",
         "_done",
         "_exchange",
+        "_hit",
+        "_is_in_line",
         "_is_sent",
         "_local_counts",
         "_observed",
@@ -223,19 +240,23 @@ class Admission:
         "_rooms",
         "_verdict",
         "_waiting_since",
-        "cached",
+        "cache",
         "counts",
         "is_local",
     )
 
-    def __init__(self, admissions: Admissions, decision: Decision, exchange: Exchange) -> None:
+    def __init__(
+        self, admissions: Admissions, decision: Decision, exchange: Exchange, comment: Comment | None = None
+    ) -> None:
         """Admit nothing yet: that is done by entering."""
-        self.cached: StoredAnswer | None = None
+        self.cache = RequestCache(admissions.cache, admissions.flights, decision, exchange)
         self.counts: tuple[Count, ...] = ()
         self.is_local = False
         self._admissions = admissions
+        self._comment = comment if decision.effective.view.is_stream else None
         self._decision = decision
         self._exchange = exchange
+        self._hit: _Hit | None = None
         self._local_counts: tuple[Count, ...] = ()
         self._came_microseconds = 0
         self._orphan_record: bytes | None = None
@@ -244,6 +265,7 @@ class Admission:
         self._observed: tuple[tuple[BoundLimit, int], ...] = ()
         self._rooms: tuple[Room, ...] = ()
         self._verdict = Verdict.REFUSED
+        self._is_in_line = False
         self._is_sent = False
         self._done: asyncio.Future[Any] | None = None
 
@@ -257,15 +279,19 @@ class Admission:
             await self._try()
             if self._verdict is Verdict.WAITING:
                 await self._wait()
+            if self.cache.is_elsewhere:
+                await self._wait_for_others()
             await self._check_hit()
         except asyncio.CancelledError:
-            self._forget_hit()
+            self._forget_cache()
             self._release()
             raise
         except BaseException:
-            self._forget_hit()
+            self._forget_cache()
             await asyncio.shield(self._release())
             raise
+        if self.cache.answer is not None:
+            self.count_as_hit(self.cache.answer.usage)
         self._note_observed()
         self._admissions.live[self._exchange.request_id] = self
         self._admissions.metrics.reservations_outstanding.inc()
@@ -296,11 +322,13 @@ class Admission:
 
         Raises LimitExceeded or StoreUnavailable.
         """
-        looked_up = self._send_look_up()
+        self.cache.send()
         await self._reserve(self._hits())
-        await self._read_look_up(looked_up)
-        if self._verdict is Verdict.WAITING and self.cached is not None:
-            await self._reserve(Hits.ONLY)
+        await self.cache.read()
+        if self._verdict is Verdict.WAITING:
+            self.cache.drop_lease()
+            if self.cache.is_found:
+                await self._reserve(Hits.ONLY)
 
     async def _wait(self) -> None:
         """Try again and again until there is room, or no use in waiting any longer."""
@@ -318,6 +346,16 @@ class Admission:
             self._exchange.waited_seconds = self._waited() / _MILLISECONDS
             metrics.limit_wait_seconds.labels(bound.policy, bound.name).observe(self._exchange.waited_seconds)
 
+    async def _wait_for_others(self) -> None:
+        """Wait for what another process fetches; a stream shows meanwhile that it is alive."""
+
+        async def comment() -> None:
+            if self._comment is not None:
+                await self._comment(self.limit_headers())
+
+        async with repeated(comment, self._admissions.comment_seconds):
+            await self.cache.wait_for_others(self._admissions.join_wait_seconds)
+
     def _waited(self) -> int:
         """Return for how long the request has been waiting, in milliseconds."""
         if self._waiting_since is None:
@@ -331,6 +369,7 @@ class Admission:
         self.is_local = False
         for _ in range(_MAX_TRIES):
             self.counts = admissions.reservations.counts(self._decision.limits, now)
+            asked_at = time.monotonic()
             reply = self._send_admit(now, hits)
             self._is_sent = not reply.done()  # else it has failed at once and never leaves
             try:
@@ -339,6 +378,8 @@ class Admission:
                 self._reserve_locally(error, hits, admissions.now())
                 return
             if reserved.verdict not in _TRY_AGAIN:
+                if reserved.verdict is not Verdict.ENDED:  # which tells none
+                    admissions.cache.state.note(reserved.epoch, asked_at)
                 self._accept(reserved)
                 return
             now = reserved.now
@@ -371,6 +412,7 @@ class Admission:
         if reserved.verdict is Verdict.ENDED:
             raise StoreUnavailable("A request of this id has ended before.")
         self._verdict = reserved.verdict
+        self._is_in_line = reserved.verdict is Verdict.WAITING
         self._see(reserved.levels, {each.position: each.ahead for each in reserved.in_the_way})
         self._admissions.metrics.see_rooms(self._rooms)
         if not self._admissions.is_behind:
@@ -432,93 +474,68 @@ class Admission:
 
     def _note_observed(self) -> None:
         """Tell what limits that are observed would have refused: of a hit only those that hits need room in."""
-        is_hit = self.cached is not None or self._decision.cache.only_if_cached
+        is_hit = self.cache.is_found or self._decision.cache.only_if_cached
         refusing = [each for each in self._observed if each[0].is_taken_by_hits or not is_hit]
         self._exchange.observed_refusals = tuple(would_refuse(bound, left) for bound, left in refusing)
         for bound, _ in refusing:
             self._admissions.metrics.observed_refusals_total.labels(bound.policy, bound.name).inc()
-
-    # Look-up
-
-    def _send_look_up(self) -> asyncio.Future[Reply] | None:
-        plan = self._decision.cache
-        if not isinstance(plan, Keyed):
-            self._exchange.cache_reason = plan.reason
-            return None
-        if not plan.look_up:
-            self._exchange.cache_reason = "no-cache"
-            return None
-        key = store_keys.entry(plan.key, is_stream=self._decision.effective.view.is_stream)
-        reply = self._admissions.cache.send("GET", key)
-        reply.add_done_callback(forget_failure)
-        return reply
-
-    async def _read_look_up(self, reply: asyncio.Future[Reply] | None) -> None:
-        """Take the stored answer if it fits; a cache that fails is a miss (SPEC §6), a refused request is none."""
-        plan = self._decision.cache
-        if reply is None or not isinstance(plan, Keyed):
-            return
-        self.cached, self._exchange.cache, self._exchange.cache_reason = None, CacheResult.MISS, None
-        try:
-            entry = StoredAnswer.unpack(await reply)
-        except StoreUnavailable:
-            self._exchange.cache_reason = "unavailable"
-            return
-        if entry is not None:
-            self._judge(plan, entry)
-
-    def _forget_hit(self) -> None:
-        """Take back that a stored answer was found: whoever waited for room and got none is not served with it."""
-        if self.cached is not None:
-            self.cached, self._exchange.cache, self._exchange.answer = None, CacheResult.MISS, Observed()
-
-    def _judge(self, plan: Keyed, entry: StoredAnswer) -> None:
-        exchange = self._exchange
-        age = freshness.age_milliseconds(entry.created_milliseconds, exchange.unix_milliseconds(time.monotonic()))
-        fit = freshness.judge(plan, age)
-        if fit is Fit.STALE:
-            exchange.cache = CacheResult.STALE
-        elif fit is not Fit.GOOD:
-            exchange.cache_reason = fit.value
-        else:
-            exchange.cache = CacheResult.HIT
-            exchange.answer = Observed(
-                usage=entry.usage, model=entry.model, fingerprint=entry.fingerprint, is_complete=True
-            )
-            self.cached = entry
 
     async def _check_hit(self) -> None:
         """Refuse who was admitted for a hit only and found none (SPEC §5); only-if-cached is answered elsewhere.
 
         What the look-up took is given back first, so that the refusal tells what is left without it.
         """
-        if self._verdict is Verdict.HIT and self.cached is None and not self._decision.cache.only_if_cached:
+        if self._verdict is Verdict.HIT and not self.cache.is_found and not self._decision.cache.only_if_cached:
             blocking = [room for room in self._rooms if room.bound.is_for_misses and room.refuses]
             await asyncio.shield(self._release())
             self._is_sent, self._verdict = False, Verdict.REFUSED
             self._refuse(blocking)
 
+    def _forget_cache(self) -> None:
+        """Take back what the cache has found, and the lease of a fetch that will not be."""
+        self.cache.drop_lease()
+        self.cache.forget()
+
     # Settlement
+
+    def narrow(self, decision: Decision) -> None:
+        """Go on with a part of the request only: what is charged is charged for that."""
+        self._decision = decision
+
+    def count_as_hit(self, usage: Usage | None) -> None:
+        """Settle as an answer from the cache, which took this much when it was fetched, if that is known."""
+        self._hit = _Hit(usage)
+
+    async def give_up_joining(self) -> None:
+        """Go on without the flight that was found, but with another one where there is one by now.
+
+        Raises LimitExceeded for who was admitted for a hit only.
+        """
+        self.cache.join_another()
+        await self._check_hit()
 
     def _release(self) -> asyncio.Future[None]:
         """Give everything back, a place in line too; the store is not asked if it never heard of the request."""
         if self.is_local:
             self._end_locally(None)
-        if self._is_sent:
+        if self._is_sent or self._is_in_line:
             shares = tuple(share(count, 0) for count in self.counts)
-            request_id = self._exchange.request_id
-            released = Settlement(request_id, Ending.RELEASE, "", shares, self._admissions.now())
-            done = self._admissions.end(released, self._see)
-            if self._waiting_since is not None:
-                self._admissions.reservations.send_leave(request_id, self.counts)
-            return done
+            released = Settlement(
+                self._exchange.request_id, Ending.RELEASE, "", shares, self._admissions.now(), lines=self._lines
+            )
+            return self._admissions.end(released, self._see)
         done = self._admissions.promise()
         _fulfil(done)
         return done
 
+    @property
+    def _lines(self) -> tuple[tuple[str, str], ...]:
+        """The lines in which the request may stand still, by what the store has said, or may not have said yet."""
+        return self._admissions.reservations.lines(self.counts) if self._is_in_line or self._is_sent else ()
+
     def _begin_settlement(self, entry: StoredAnswer | None) -> asyncio.Future[Any]:
         """Send everything in one tick: what was taken, the usage record, the answer to keep."""
-        admissions, exchange, plan = self._admissions, self._exchange, self._decision.cache
+        admissions, exchange = self._admissions, self._exchange
         admissions.live.pop(exchange.request_id, None)
         admissions.metrics.reservations_outstanding.dec()
         exchange.charged = self._charge()
@@ -526,11 +543,13 @@ class Admission:
         if self.is_local:
             self._end_locally(exchange.charged)
         stored = None
-        if entry is not None and isinstance(plan, Keyed) and plan.store:
-            stored = admissions.store(plan, _as_charged(entry, exchange.charged), exchange)
+        if answers := self.cache.to_keep(entry, exchange.charged):
+            stored = admissions.store(answers, exchange)
+        self.cache.end_fetch()
         shares = tuple(map(share, self.counts, self._amounts(self.counts, exchange.charged)))
         record = usage_record(exchange, exchange.charged).decode()
-        settlement = Settlement(exchange.request_id, Ending.SETTLE, record, shares, admissions.now())
+        lines = self._lines if self.is_local else ()
+        settlement = Settlement(exchange.request_id, Ending.SETTLE, record, shares, admissions.now(), lines=lines)
         settled = admissions.end(settlement, None if self.is_local else self._see)
         return settled if stored is None else asyncio.gather(settled, stored)
 
@@ -542,7 +561,7 @@ class Admission:
             self._admissions.local.end(counts, self._verdict, amounts, now)
 
     def _charge(self) -> Charged:
-        if self.cached is not None:
+        if self._hit is not None:
             return NOTHING
         decision = self._decision
         charged = charge(decision.effective, decision.model, decision.worst_case, _seen(self._exchange, decision))
@@ -552,10 +571,16 @@ class Admission:
 
     def _amounts(self, counts: Sequence[Count], charged: Charged) -> list[int]:
         """Return what the request takes from each of some counts."""
-        if self.cached is None:
+        if self._hit is None:
             return [taken(count.bound, charged) for count in counts]
-        full = charge_of_hit(self._decision.model, self._decision.worst_case, self.cached.usage)
+        full = charge_of_hit(self._decision.model, self._decision.worst_case, self._hit.usage)
         return [taken_by_hit(count.bound, full) for count in counts]
+
+
+class _Hit(NamedTuple):
+    """An answer from the cache, and what it took when it was fetched, if that is known."""
+
+    usage: Usage | None
 
 
 _TRY_AGAIN: Final = (Verdict.LATE, Verdict.MOVED)
@@ -580,14 +605,6 @@ def _seen(exchange: Exchange, decision: Decision) -> Seen:
         texts=() if answer.texts is None else answer.texts.joined(),
         other_bytes=0 if answer.texts is None else answer.texts.left_out_bytes,
     )
-
-
-def _as_charged(entry: StoredAnswer, charged: Charged) -> StoredAnswer:
-    """Return an answer to be stored with the tokens that it was charged, where its upstream reported fewer."""
-    if charged.known != "counted" or entry.usage is None:
-        return entry
-    counted = charged.input_tokens, charged.output_tokens, charged.cached_input_tokens, charged.reasoning_tokens
-    return replace(entry, usage=Usage(*counted))
 
 
 def _denied(bound: BoundLimit) -> StoreUnavailable:

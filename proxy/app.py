@@ -13,30 +13,36 @@ import structlog
 
 from proxy import server
 from proxy.admission import Admissions
+from proxy.answer_cache import AnswerCache
+from proxy.drift import DriftChecks
 from proxy.errors import ClientLeft, note_error
 from proxy.exchange import Exchange, new_request_id
+from proxy.flights import Flights
 from proxy.handler import Snapshot
 from proxy.logs import log_exchange
+from proxy.memory_level import MemoryLevel
 from proxy.middlewares import with_errors, with_request_id
 from proxy.records import saved_microdollars
 from proxy.relay import RelayBounds
 from proxy.routes import HEALTH, Call, find_route
 from proxy.spool import SPOOL_FOLDER_NAME, Spool
+from proxy.store.cache_state import CacheState
 from proxy.store.cluster import answer_store
 from proxy.store.connection import Store
 from proxy.store.keys import Keys
-from proxy.store.reservations import probe
+from proxy.store.reservations import Reservations, probe
 from proxy.upstreams.client import ClientBounds, UpstreamClient
 from proxy.upstreams.dispatch import Dispatcher
 
 if TYPE_CHECKING:
     import asyncio
     import socket
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
     from proxy.config import Configuration
     from proxy.exchange import Request, Writer
     from proxy.metrics import Metrics
+    from proxy.store.cluster import AnswerStore
 
 
 _log = structlog.get_logger("tidegate.app")
@@ -95,35 +101,73 @@ async def open_gateway(
     async with AsyncExitStack() as stack:
         keys = Keys(configuration.organization.id)
         state = Store(state_url, name="state", metrics=metrics, probe=probe(keys), anchor=keys.leases)
-        cache = answer_store(cache_url, state_url=state_url, state=state, name="cache_state", metrics=metrics)
-        for store in {id(state): state, id(cache): cache}.values():
+        answers = answer_store(cache_url, state_url=state_url, state=state, name="cache_state", metrics=metrics)
+        for store in {id(state): state, id(answers): answers}.values():
             stack.push_async_callback(store.close)
             await store.start()
         spool = Spool(configuration.data_dir / SPOOL_FOLDER_NAME, worker)
         stack.callback(spool.close)
         client = await stack.enter_async_context(UpstreamClient(_client_bounds(configuration)))
+        organization = configuration.organization
+        reservations = Reservations(state, keys, organization.zone, lease_seconds=configuration.lease_seconds)
+        cache = await stack.enter_async_context(_open_cache(configuration, state, answers, reservations.now, metrics))
         admissions = Admissions(
             state,
             cache,
-            organization=configuration.organization.id,
-            zone=configuration.organization.zone,
+            reservations=reservations,
+            flights=Flights(max_bytes=configuration.max_flight_bytes, max_flight_bytes=configuration.max_entry_bytes),
             spool=spool,
             metrics=metrics,
             workers=configuration.workers,
             lease_seconds=configuration.lease_seconds,
+            join_wait_seconds=configuration.join_wait / 1000,
         )
         stack.push_async_callback(admissions.close)
         await admissions.start()
+        dispatcher = Dispatcher(client, configuration.upstreams, metrics=metrics)
+        bounds = _relay_bounds(configuration)
+        rulebook = configuration.rulebook()
+        drift = DriftChecks(
+            dispatcher,
+            admissions,
+            organization=configuration.organization_principal(),
+            rulebook=rulebook,
+            bounds=bounds,
+            metrics=metrics,
+        )
+        stack.push_async_callback(drift.close)
         snapshot = Snapshot(
             configuration=configuration,
             version=configuration.version,
-            rulebook=configuration.rulebook(),
+            rulebook=rulebook,
             principals=configuration.principals(),
-            dispatcher=Dispatcher(client, configuration.upstreams, metrics=metrics),
-            relay_bounds=RelayBounds(configuration.max_entry_bytes, configuration.max_event_bytes),
+            dispatcher=dispatcher,
+            relay_bounds=bounds,
             admissions=admissions,
+            drift=drift,
         )
         yield Gateway(snapshot, metrics)
+
+
+@asynccontextmanager
+async def _open_cache(
+    configuration: Configuration, state: Store, answers: AnswerStore, now: Callable[[], int], metrics: Metrics
+) -> AsyncIterator[AnswerCache]:
+    memory = MemoryLevel(configuration.cache_memory_bytes)
+    window_seconds = configuration.fingerprint_window / 1000
+    known = CacheState(state, configuration.organization.id, window_seconds=window_seconds, on_lost=memory.clear)
+    cache = AnswerCache(answers, known, memory, now=now, metrics=metrics)
+    await known.start()
+    await cache.start()
+    try:
+        yield cache
+    finally:
+        await cache.close()
+        await known.close()
+
+
+def _relay_bounds(configuration: Configuration) -> RelayBounds:
+    return RelayBounds(configuration.max_entry_bytes, configuration.max_event_bytes, configuration.max_flight_bytes)
 
 
 def _client_bounds(configuration: Configuration) -> ClientBounds:

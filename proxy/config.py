@@ -427,6 +427,16 @@ class Configuration(Settings):
     """How long upstreams may take."""
     max_entry_bytes: NonNegativeInt = _MEBIBYTE
     """Largest answer that is cached, or read whole before its head goes out."""
+    max_flight_bytes: NonNegativeInt = 64 * _MEBIBYTE
+    """What a worker keeps of answers under way so that equal requests may join them, all together."""
+    cache_memory_bytes: NonNegativeInt = 64 * _MEBIBYTE
+    """Answers that a worker keeps in its own memory in front of the cache store; 0: none."""
+    cache_store_bytes: Annotated[int, Field(ge=_MEBIBYTE)] = 256 * _MEBIBYTE
+    """Memory of an embedded `cache_state`, whose least used answers go first."""
+    join_wait: Milliseconds = 2_000
+    """How long a request waits for the equal one of another process before it goes upstream itself."""
+    fingerprint_window: Milliseconds = 600_000
+    """How long a deployment has to answer with another fingerprint before answers with the former are stale."""
     max_event_bytes: PositiveInt = 16 * _MEBIBYTE
     """Largest event of a stream that is kept together; a larger one flows in pieces."""
     drain_timeout: Milliseconds = 30_000
@@ -499,6 +509,12 @@ class Configuration(Settings):
         projects = {project.id: project for project in self.projects}
         users = {user.id: user for user in self.users}
         return {key.sha256: self._principal(key, projects[key.project], users.get(key.user or "")) for key in self.keys}
+
+    def organization_principal(self) -> Principal:
+        """Return who the gateway's own requests are of: the organization, under its policy."""
+        name = self.organization.policy
+        policies = () if name is None else (AppliedPolicy("organization", name),)
+        return Principal(self.organization.id, "", "", "", policies=policies)
 
     def _principal(self, key: Key, project: Project, user: User | None) -> Principal:
         levels: dict[Level, str | None] = {

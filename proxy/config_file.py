@@ -70,6 +70,11 @@ def load(path: str | Path, environ: Mapping[str, str] | None = None) -> Configur
     return made
 
 
+def read_secret(text: str, environ: Mapping[str, str] | None = None) -> str:
+    """Return the secret that `env:NAME` or `file:PATH` stands for, or that the text is. Raises ValueError."""
+    return _Secrets(Path(), os.environ if environ is None else environ).resolve(text)
+
+
 def _with_defaults(values: object) -> object:
     """Write out the defaults that depend on where the file is."""
     if not isinstance(values, dict):

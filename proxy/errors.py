@@ -102,6 +102,8 @@ class Draining(GatewayError):  # noqa: N818
     code = "draining"
 
 
+STOPPED = "The gateway is being stopped; send the request again."
+"""What is said at the end of a drain to those who have got nothing yet."""
 DRAINING = "draining"
 """The reason with which handlers are cancelled at the end of a drain; a client that leaves cancels without one."""
 
@@ -109,6 +111,14 @@ DRAINING = "draining"
 def is_draining(cancelled: asyncio.CancelledError) -> bool:
     """Tell whether a cancellation is the end of a drain, so that somebody is still there to be told."""
     return cancelled.args == (DRAINING,)
+
+
+def take_drain(cancelled: asyncio.CancelledError) -> None:
+    """Take the end of a drain for a notice: what is awaited afterwards is not cancelled. Raises what is none."""
+    task = asyncio.current_task()
+    if task is None or not is_draining(cancelled):
+        raise cancelled
+    task.uncancel()
 
 
 class ClientLeft(ConnectionError):  # noqa: N818

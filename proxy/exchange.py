@@ -11,6 +11,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import uuid4
 
+from policies.usage import CLIENT
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from policies.decision import Decision
     from policies.principals import Principal
     from policies.requests.asked import Adjustment, AskedRequest
-    from policies.usage import Usage
+    from policies.usage import Saved, Usage
     from proxy.wire.choice_texts import ChoiceTexts
 
 _MICROSECOND_DIGITS = 6
@@ -102,6 +104,8 @@ class CacheResult(StrEnum):
     MISS = "miss"
     BYPASS = "bypass"
     STALE = "stale"
+    PARTIAL = "partial"
+    """Of several items some were served from the cache, and the others fetched."""
 
 
 @dataclass(slots=True)
@@ -130,12 +134,16 @@ class Observed:
 class Exchange:
     """Facts of one request. Times are `time.monotonic()` seconds but `started_at`: Unix seconds of the store's clock.
 
+    `origin` is who sent the request: a client, or the gateway itself.
     `is_recorded`: the request is one that leaves a usage record, as all do that generate and whose principal is known.
     `asked` and `model` are known of a request that could be read, whatever is decided; `model` is None for one that is
     not configured.
     `request_facts` are what records say of a request that was decided on; they are made once.
     `observed_refusals` tells of limits that are observed and would have refused it.
     `waited_seconds`: how long it stood in line for room in its limits.
+    `saved` is what the cache saved the request: one for each stored answer that served it, or an item of it.
+    `is_collapsed`: it joined the fetch of another request; `items_known`: how many of how many items of its array were
+    served from the cache.
     `is_sent_upstream`: the latest attempt's request has been written, so that its upstream may have begun to generate.
     """
 
@@ -144,6 +152,7 @@ class Exchange:
     started: float
     configuration_version: str = ""
     route: str = "unknown"
+    origin: str = CLIENT
     is_recorded: bool = False
     client_request_id: str | None = None
     principal: Principal | None = None
@@ -159,7 +168,10 @@ class Exchange:
     error_code: str | None = None
     cache: CacheResult = CacheResult.BYPASS
     cache_reason: str | None = None
+    saved: tuple[Saved, ...] = ()
     is_stored: bool = False
+    is_collapsed: bool = False
+    items_known: tuple[int, int] | None = None
     deployment: str | None = None
     upstream: str | None = None
     upstream_request_id: str | None = None

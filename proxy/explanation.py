@@ -257,6 +257,7 @@ def _describe_cache(decision: Decision) -> dict[str, Any]:
             return {
                 **told,
                 "key": plan.key,
+                "items": list(plan.items),
                 "ttl_seconds": plan.ttl_seconds,
                 "look_up": plan.look_up,
                 "store": plan.store,

@@ -6,6 +6,7 @@ Knows no parameter, no store command, no field of an event stream, and no HTTP l
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from random import random
 from typing import TYPE_CHECKING
@@ -15,9 +16,9 @@ from policies.errors import NotStored
 from policies.requests.body import decode_body
 from policies.requests.dialects import read_request
 from policies.requests.media import check_media
+from proxy.early_streams import EarlyStream
+from proxy.fetching import Answering, Fetch, Follower, Lead
 from proxy.identify import identify
-from proxy.relay import relay, replay
-from proxy.wire.answers import answer_headers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
     from policies.rulebook import Rulebook
     from proxy.admission import Admissions
     from proxy.config import Configuration
-    from proxy.exchange import Exchange, Headers, Request, Writer
+    from proxy.drift import DriftChecks
+    from proxy.exchange import Exchange, Request, Writer
     from proxy.relay import RelayBounds
     from proxy.upstreams.dispatch import Dispatcher
 
@@ -43,6 +45,7 @@ class Snapshot:
     dispatcher: Dispatcher
     relay_bounds: RelayBounds
     admissions: Admissions
+    drift: DriftChecks
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,26 +78,32 @@ async def generate(
         cache_control=", ".join(request.headers("Cache-Control")) or None,
         draw=random(),  # noqa: S311  picks a deployment, guards nothing
     )
-    async with snapshot.admissions.admit(decision, exchange) as admission:
+    async with EarlyStream(writer, exchange, decision.effective) as early, AsyncExitStack() as frame:
+        admission = await frame.enter_async_context(snapshot.admissions.admit(decision, exchange, early.comment))
+        answering = Answering(decision, exchange, admission, snapshot.dispatcher, snapshot.relay_bounds)
+        stored = admission.cache.answer
+        if stored is None:
+            await _fetch(request, early, answering, frame)
+        else:
+            await answering.replay(stored, early)
+            snapshot.drift.draw(stored, decision, exchange, request)
 
-        def headers() -> Headers:
-            return [*answer_headers(exchange, admission.cached), *admission.limit_headers()]
 
-        if admission.cached is not None:
-            await replay(admission.cached, writer, exchange=exchange, settle=admission.settle, headers=headers)
+async def _fetch(request: Request, writer: Writer, answering: Answering, frame: AsyncExitStack) -> None:
+    """Answer with what is fetched: by another request that is under way, for others too, or for this one alone."""
+    cache = answering.admission.cache
+    if answering.decision.cache.only_if_cached:
+        raise NotStored
+    while (joined := cache.find_flight()) is not None:
+        if await Follower(joined, answering).answer(writer):
             return
-        if decision.cache.only_if_cached:
-            raise NotStored
-        answer = await snapshot.dispatcher.send(decision, exchange, request)
-        await relay(
-            answer,
-            writer,
-            decision=decision,
-            exchange=exchange,
-            settle=admission.settle,
-            headers=headers,
-            bounds=snapshot.relay_bounds,
-        )
+        await answering.admission.give_up_joining()
+    fetch = Fetch(request, answering)
+    flight = cache.begin_flight()
+    if flight is None:
+        await fetch.into(writer)
+    else:
+        await Lead(flight, fetch).answer(writer, frame)
 
 
 async def _receive(request: Request, generation: Generation, snapshot: Snapshot) -> AskedRequest:

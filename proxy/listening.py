@@ -10,6 +10,7 @@ import contextlib
 import errno
 import socket
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 BACKLOG = 1024
 """Connections that wait to be accepted; the kernel may allow fewer."""
+
+_ITSELF = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  nothing is bound to it here
 
 
 class CannotListen(Exception):  # noqa: N818  it says what happened
@@ -54,6 +57,25 @@ def listening(address: Address, *, setting: str, count: int) -> Iterator[list[so
 def url_of(sock: socket.socket) -> str:
     """Return the address of a listening socket as one pastes it."""
     host, port = sock.getsockname()[:2]
+    return _url(host, port)
+
+
+def own_url(host: str, port: int) -> str:
+    """Return the address at which whatever listens on a host and port is reached from this machine itself."""
+    return _url(_ITSELF.get(host, host), port)
+
+
+def is_web_address(text: str) -> bool:
+    """Tell whether a text is the address of a server over HTTP."""
+    try:
+        parts = urlsplit(text)
+        _ = parts.port
+    except ValueError:
+        return False
+    return parts.scheme in ("http", "https") and bool(parts.hostname) and text.isprintable() and " " not in text
+
+
+def _url(host: str, port: int) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 

@@ -38,6 +38,8 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 PREFIX = "tidegate_"
 UNKNOWN = "unknown"
 """Label value for whatever the configuration does not name."""
+_JOINED = "joined"
+"""Result of a look-up that found the fetch of another request under way (SPEC §11)."""
 
 # fmt: off
 BUCKETS_SECONDS = (
@@ -256,9 +258,16 @@ class Metrics:
         )
         self.cache_lookups_total = self._counter(
             "cache_lookups_total",
-            "Verdicts of the cache on requests that reached it, and why nothing was served.",
+            "Verdicts of the cache on requests that reached it: hit, joined, partial, stale, miss, bypass; and why.",
             *("result", "reason"),
         )
+        self.cache_divergence_total = self._counter(
+            "cache_divergence_total",
+            "Hits that were fetched again in the background: same, different, or failed.",
+            *("model", "result"),
+        )
+        self.cache_memory_bytes = self._gauge("cache_memory_bytes", "What answers in memory take.").labels()
+        self.cache_memory_entries = self._gauge("cache_memory_entries", "Answers in memory.").labels()
         self.cache_stores_total = self._counter("cache_stores_total", "Answers put into the cache.").labels()
         self.adjustments_total = self._counter(
             "adjustments_total",
@@ -426,7 +435,8 @@ class Metrics:
         if exchange.cache is CacheResult.BYPASS and not is_admitted:
             return  # it ended before the cache had a say
         reason = exchange.cache_reason or (plan.reason if isinstance(plan, Bypass) else "none")
-        self.cache_lookups_total.labels(exchange.cache.value, reason).inc()
+        result = _JOINED if exchange.is_collapsed else exchange.cache.value
+        self.cache_lookups_total.labels(result, reason).inc()
         if exchange.is_stored:
             self.cache_stores_total.inc()
 

@@ -9,7 +9,16 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from policies.errors import Rejection
-from proxy.errors import Draining, GatewayError, error_headers, error_object, is_draining, note_error, status_of
+from proxy.errors import (
+    STOPPED,
+    Draining,
+    GatewayError,
+    error_headers,
+    error_object,
+    is_draining,
+    note_error,
+    status_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -77,7 +86,7 @@ def with_errors(answer: Answer) -> Answer:
         except asyncio.CancelledError as cancelled:
             if not is_draining(cancelled):
                 raise
-            await _render(Draining("The gateway is being stopped; send the request again."), writer, exchange)
+            await _render(Draining(STOPPED), writer, exchange)
 
     return rendered
 

@@ -15,14 +15,21 @@ from policies.charges import NOTHING, at_worst, worst_case
 from policies.pricing import cost_microdollars
 from policies.requests.asked import EffectiveRequest
 from policies.requests.dialects import REQUEST_TYPES
-from policies.usage import UsageRecord, bounded, recorded_adjustments, recorded_parameters, unknown_fields
-from proxy.exchange import CacheResult
+from policies.usage import (
+    Provided,
+    UsageRecord,
+    bounded,
+    recorded_adjustments,
+    recorded_parameters,
+    unknown_fields,
+)
 
 if TYPE_CHECKING:
     from policies.charges import Charged, WorstCase
     from policies.decision import Decision
     from policies.principals import Principal
     from policies.requests.asked import Adjustment, AskedRequest
+    from policies.usage import Provider, Usage
     from proxy.exchange import Exchange
 
 USAGE_FILE_NAME: Final = "usage.jsonl"
@@ -89,7 +96,7 @@ def _time_facts(exchange: Exchange) -> dict[str, Any]:
     return {
         "request_id": exchange.request_id,
         "client_request_id": bounded(exchange.client_request_id),
-        "origin": "client",
+        "origin": exchange.origin,
         "started_milliseconds": started,
         "ended_milliseconds": None if duration is None else started + round(duration * 1000),
         "duration_seconds": duration,
@@ -125,26 +132,58 @@ def _answer_facts(exchange: Exchange) -> dict[str, Any]:
 
 
 def _cache_facts(exchange: Exchange) -> dict[str, Any]:
-    saved = exchange.answer.usage if exchange.cache is CacheResult.HIT else None
+    savings = _savings(exchange) if exchange.saved else _NOTHING_SAVED
+    return {"cache": exchange.cache.value, "cache_reason": exchange.cache_reason, **savings}
+
+
+def _savings(exchange: Exchange) -> dict[str, Any]:
+    """Sum what was saved, and what of it by who paid for it, in the order in which they first did."""
+    input_tokens = output_tokens = microdollars = 0
+    by_provider: dict[Provider, list[int]] = {}
+    for saved in exchange.saved:
+        if (usage := saved.usage) is None:
+            continue
+        cost = _cost(exchange, usage)
+        input_tokens += usage.input_tokens
+        output_tokens += usage.output_tokens
+        microdollars += cost
+        if saved.provider is not None:
+            sums = by_provider.setdefault(saved.provider, [0, 0, 0])
+            sums[:] = sums[0] + usage.input_tokens, sums[1] + usage.output_tokens, sums[2] + cost
     return {
-        "cache": exchange.cache.value,
-        "cache_reason": exchange.cache_reason,
-        "saved_input_tokens": 0 if saved is None else saved.input_tokens,
-        "saved_output_tokens": 0 if saved is None else saved.output_tokens,
-        "saved_microdollars": saved_microdollars(exchange),
+        "saved_input_tokens": input_tokens,
+        "saved_output_tokens": output_tokens,
+        "saved_microdollars": microdollars,
+        "provided": tuple(_provided(provider, *sums) for provider, sums in by_provider.items()),
     }
 
 
 def saved_microdollars(exchange: Exchange) -> int:
-    """Return what a hit would have cost upstream, in whole micro-dollars; 0 for whatever is no hit."""
-    usage = exchange.answer.usage
-    if exchange.cache is not CacheResult.HIT or usage is None or exchange.decision is None:
-        return 0
+    """Return what the stored answers that served a request cost upstream at today's price, in whole micro-dollars.
+
+    Each is rounded by itself, as its own request would be; one of which no usage is known counts nothing.
+    """
+    return sum(_cost(exchange, saved.usage) for saved in exchange.saved if saved.usage is not None)
+
+
+def _cost(exchange: Exchange, usage: Usage) -> int:
     return cost_microdollars(
-        exchange.decision.model.settings.price,
+        None if exchange.decision is None else exchange.decision.model.settings.price,
         input_tokens=usage.input_tokens,
         output_tokens=usage.output_tokens,
         cached_input_tokens=usage.cached_input_tokens,
+    )
+
+
+def _provided(provider: Provider, input_tokens: int, output_tokens: int, microdollars: int) -> Provided:
+    return Provided(
+        project=provider.project,
+        owner=provider.owner,
+        is_service_account=provider.is_service_account,
+        key=provider.key,
+        input_tokens=input_tokens,
+        output_tokens=output_tokens,
+        microdollars=microdollars,
     )
 
 
@@ -203,6 +242,13 @@ def _input_facts(effective: EffectiveRequest, worst: WorstCase) -> dict[str, Any
 def _held_facts(worst: WorstCase) -> dict[str, Any]:
     return {"held_tokens": worst.tokens, "held_cost_microdollars": worst.cost_microdollars}
 
+
+_NOTHING_SAVED: Final[dict[str, Any]] = {
+    "saved_input_tokens": 0,
+    "saved_output_tokens": 0,
+    "saved_microdollars": 0,
+    "provided": (),
+}
 
 _NOTHING_HELD: Final = {"held_tokens": 0, "held_cost_microdollars": 0}
 

@@ -24,6 +24,7 @@ from proxy.errors import (
     UpstreamUnusable,
     error_object,
     is_draining,
+    take_drain,
 )
 from proxy.exchange import Outcome
 from proxy.store.entries import StoredAnswer
@@ -51,10 +52,11 @@ if TYPE_CHECKING:
 
 Settle = Callable[[StoredAnswer | None], Awaitable[None]]
 MakeHeaders = Callable[[], "Headers"]
+Complete = Callable[[bytes], bytes | None]
 
 _log = logging.getLogger("tidegate.relay")
 
-_STREAM_TYPE = "text/event-stream"
+STREAM_TYPE = "text/event-stream"
 _JSON_TYPE = "application/json"
 _TEXT_TYPE = "text/plain"
 _OK = 200
@@ -68,16 +70,20 @@ _MAX_LATE_BYTES = 64 * 1024
 """How much of what follows a stream's end is read."""
 _LOGGED_BODY_BYTES = 2048
 _QUOTED_CHARACTERS = 500
-_WHOLE_FIELDS = [("Cache-Control", "no-store")]
-_STREAM_FIELDS = [("Cache-Control", "no-cache, no-store"), ("X-Accel-Buffering", "no")]
+WHOLE_FIELDS = [("Cache-Control", "no-store")]
+STREAM_FIELDS = [("Cache-Control", "no-cache, no-store"), ("X-Accel-Buffering", "no")]
 
 
 @dataclass(frozen=True, slots=True)
 class RelayBounds:
-    """Bytes: answers up to `entry` are read whole and may be stored; events above `event` flow unaligned."""
+    """Bytes: answers up to `entry` are read whole and may be stored; events above `event` flow unaligned.
+
+    `flight` is how long an answer may be that is made of several which may be stored.
+    """
 
     entry_bytes: int = _MAX_ENTRY_BYTES
     event_bytes: int = MAX_EVENT_BYTES
+    flight_bytes: int = 64 * _MAX_ENTRY_BYTES
 
 
 DEFAULT_BOUNDS = RelayBounds()
@@ -92,19 +98,21 @@ async def relay(  # noqa: PLR0913  an answer, where it goes, and what has to be 
     settle: Settle,
     headers: MakeHeaders,
     bounds: RelayBounds = DEFAULT_BOUNDS,
+    complete: Complete | None = None,
 ) -> None:
     """Pass an upstream's answer on, and close it.
 
     Notes `status`, `outcome`, `answer` and the times in the exchange, then awaits `settle` with the entry to be
     stored, or None, once, before the last bytes leave. `headers` are the gateway's own fields, asked for when the head
-    is written: on streams at the beginning, else after the settlement.
+    is written: on streams at the beginning, else after the settlement. `complete` makes of a whole answer what the
+    client gets, where only a part was fetched; None where that cannot be.
 
     Raises UpstreamUnusable, UpstreamBroken or UpstreamTooSlow while nothing has been sent; after that only for an
     answer too long to be read whole that broke, and then the writer's connection must be broken too. ClientLeft and
     cancellation travel on, with the outcome noted; but not the end of a drain once a stream's head has left: the stream
     then ends here, as if it had been cut (SPEC §10).
     """
-    passing = _Passing(answer, writer, decision, exchange, settle, headers, bounds)
+    passing = _Passing(answer, writer, decision, exchange, settle, headers, bounds, complete)
     if decision.model.count_tokens is not None and decision.worst_case.candidates:
         exchange.answer.texts = ChoiceTexts(decision.worst_case.candidates)
     try:
@@ -141,7 +149,7 @@ async def replay(
     exchange.status, exchange.outcome = _OK, Outcome.COMPLETED
     exchange.first_byte = time.monotonic()
     await settle(None)
-    own = _STREAM_FIELDS if stored.is_stream else _WHOLE_FIELDS
+    own = STREAM_FIELDS if stored.is_stream else WHOLE_FIELDS
     body = stored.body
     if stored.is_stream and not (exchange.decision and exchange.decision.effective.view.wants_usage):
         body = without_usage_event(body)
@@ -159,6 +167,7 @@ class _Passing:
     settle: Settle
     headers: MakeHeaders
     bounds: RelayBounds
+    complete: Complete | None = None
 
     def tell(self, outcome: Outcome, error: GatewayError | None = None) -> None:
         """Note how the exchange ends; the settlement that follows books it so."""
@@ -178,7 +187,7 @@ class _Passing:
 
     def entry(self, body: bytes, content_type: str, *, is_stream: bool) -> StoredAnswer:
         """Return what is stored of a complete answer."""
-        observed, plan = self.exchange.answer, self.decision.cache
+        observed = self.exchange.answer
         return StoredAnswer(
             is_stream=is_stream,
             content_type=content_type,
@@ -187,7 +196,6 @@ class _Passing:
             usage=observed.usage,
             fingerprint=observed.fingerprint,
             model=observed.model,
-            ttl_seconds=plan.ttl_seconds if isinstance(plan, Keyed) else None,
         )
 
 
@@ -219,7 +227,7 @@ async def _relay_error(passing: _Passing) -> None:
     passing.exchange.error_code = "upstream_status"
     passing.tell(Outcome.UPSTREAM_ERROR)
     await passing.settle(None)
-    await passing.writer.respond(answer.status, passing.head(_JSON_TYPE, _WHOLE_FIELDS), body)
+    await passing.writer.respond(answer.status, passing.head(_JSON_TYPE, WHOLE_FIELDS), body)
 
 
 def _refusal(answer: UpstreamAnswer, said: str) -> bytes:
@@ -246,6 +254,8 @@ async def _relay_whole(passing: _Passing) -> None:
     body, is_all = await answer.read_whole(passing.bounds.entry_bytes)
     passing.exchange.first_byte = time.monotonic()
     if not is_all:
+        if passing.complete is not None:
+            raise _unusable(answer, body, f"it is longer than {passing.bounds.entry_bytes} bytes")
         await _relay_long(passing, body)
         return
     content_type = _content_type(answer)
@@ -258,9 +268,15 @@ async def _relay_whole(passing: _Passing) -> None:
     has_all = contents.embeddings == view.choices if is_embedding else are_choices_whole(observed, view.choices)
     observed.is_complete = has_all and not contents.is_error and answer.status == _OK
     passing.tell(Outcome.UPSTREAM_ERROR if contents.is_error else Outcome.COMPLETED)
+    sent = body
+    if passing.complete is not None and not contents.is_error:
+        whole = passing.complete(body)
+        if whole is None:
+            raise _unusable(answer, body, "it does not hold what was asked for")
+        sent = whole
     is_kept = observed.is_complete and passing.may_store(is_stream=False)
     await passing.settle(passing.entry(body, content_type, is_stream=False) if is_kept else None)
-    await passing.writer.respond(answer.status, passing.head(content_type, _WHOLE_FIELDS), body)
+    await passing.writer.respond(answer.status, passing.head(content_type, WHOLE_FIELDS), sent)
 
 
 async def _relay_long(passing: _Passing, begun: bytes) -> None:
@@ -269,7 +285,7 @@ async def _relay_long(passing: _Passing, begun: bytes) -> None:
     content_type = _content_type(answer)
     if "json" not in content_type:
         raise _unusable(answer, begun, f"it is {answer.media_type!r} and not JSON")
-    await writer.start(answer.status, passing.head(content_type, _WHOLE_FIELDS))
+    await writer.start(answer.status, passing.head(content_type, WHOLE_FIELDS))
     last = tail = begun
     observed.content_bytes = len(begun)
     try:
@@ -372,8 +388,8 @@ class _Stream:
 async def _relay_stream(passing: _Passing) -> None:
     """Pass a stream on; every kind of end of SPEC §7 ends here."""
     stream = _Stream(passing)
-    content_type = passing.answer.header("Content-Type") or _STREAM_TYPE
-    await passing.writer.start(passing.answer.status, passing.head(content_type, _STREAM_FIELDS))
+    content_type = passing.answer.header("Content-Type") or STREAM_TYPE
+    await passing.writer.start(passing.answer.status, passing.head(content_type, STREAM_FIELDS))
     cut: GatewayError | None = None
     async with aclosing(passing.answer.chunks()) as chunks:
         try:
@@ -387,7 +403,7 @@ async def _relay_stream(passing: _Passing) -> None:
         except UpstreamError as error:
             cut = error
         except asyncio.CancelledError as cancelled:
-            _take_drain(cancelled)
+            take_drain(cancelled)
             cut = Draining("The gateway is being stopped before the end of this answer; send the request again.")
     passing.answer.close()
     if cut is None or stream.observer.is_done:  # after its end nothing is missing for the client
@@ -452,12 +468,4 @@ async def _outlasting_drain(step: Awaitable[None]) -> None:
     try:
         await step
     except asyncio.CancelledError as cancelled:
-        _take_drain(cancelled)
-
-
-def _take_drain(cancelled: asyncio.CancelledError) -> None:
-    """Take the end of a drain for a notice: what is awaited afterwards is not cancelled. Raises what is none."""
-    task = asyncio.current_task()
-    if task is None or not is_draining(cancelled):
-        raise cancelled
-    task.uncancel()
+        take_drain(cancelled)

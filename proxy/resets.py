@@ -46,8 +46,7 @@ def order_reset(
     """
     if names is not None and not names:
         raise CannotAnswer(_LIMITS, "names none; leave it out to reset all that bind them")
-    if reason is not None and len(reason) > MAX_REASON_CHARACTERS:
-        raise CannotAnswer("reason", f"must be at most {MAX_REASON_CHARACTERS:,} characters long")
+    check_reason(reason)
     found = standings.standings
     known = {each.bound.name for each in found}
     for name in names or ():
@@ -57,6 +56,12 @@ def order_reset(
         raise UnknownName(_LIMITS, "no limit binds them: there is nothing to reset")
     chosen = tuple(each for each in found if names is None or each.bound.name in names)
     return Order(replace(standings, standings=chosen), end_user, reason)
+
+
+def check_reason(reason: str | None) -> None:
+    """Raise CannotAnswer where a reason is too long for an audit record."""
+    if reason is not None and len(reason) > MAX_REASON_CHARACTERS:
+        raise CannotAnswer("reason", f"must be at most {MAX_REASON_CHARACTERS:,} characters long")
 
 
 def event_of(order: Order, actor: Actor) -> Event:

@@ -7,6 +7,7 @@ would answer (a head it cannot read, say) is rendered in OpenAI's shape here too
 from __future__ import annotations
 
 import asyncio
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import HttpVersion11, hdrs, web
@@ -87,8 +88,9 @@ class ServedRequest:
         expects = self._aio.headers.get(hdrs.EXPECT, "").lower() == "100-continue"
         if expects and self._aio.version >= HttpVersion11:  # RFC 9110 §10.1.1: an older client's is ignored
             await self._aio._payload_writer.write(_CONTINUE)  # noqa: SLF001  the low-level server leaves it to us
+        is_here = self._aio.content.is_eof()  # as most are: then there is nothing to wait for, and a timer costs much
         try:
-            async with asyncio.timeout(self._bounds.body_seconds):
+            async with nullcontext() if is_here else asyncio.timeout(self._bounds.body_seconds):
                 raw = await self._read_up_to(limit)
         except TimeoutError:
             raise BodyTooSlow(f"The body did not arrive within {self._bounds.body_seconds} s.") from None

@@ -15,6 +15,7 @@ from policies.decision import Decision
 from policies.errors import Forbidden, PolicyViolation
 from policies.requests.asked import Action
 from policies.simulation import Untold, charge_again, not_spent, simulate
+from policies.usage import CLIENT
 from proxy.config import Key, Project
 from proxy.limit_replay import LimitReplay
 from proxy.store.reservations import Hits
@@ -103,7 +104,8 @@ def simulate_all(
 ) -> Findings:
     """Simulate requests in the order in which they came, and sum what became of them by what `by` reads of them."""
     simulation = _Simulation(configuration, by)
-    for record in sorted(records, key=lambda record: record.started_milliseconds):
+    asked = (record for record in records if record.origin == CLIENT)
+    for record in sorted(asked, key=lambda record: record.started_milliseconds):
         simulation.add(record)
     simulation.findings.groups = dict(sorted(simulation.findings.groups.items()))
     return simulation.findings

@@ -19,10 +19,12 @@ import structlog
 
 from proxy import __version__, logs
 from proxy.admin import app as admin
+from proxy.cache_report import read_report
+from proxy.cached_entries import read_cached
 from proxy.channel import Begin
 from proxy.credentials import digest, new_admin_key
 from proxy.errors import StoreUnavailable
-from proxy.listening import listening, url_of
+from proxy.listening import listening, own_url, url_of
 from proxy.metrics import Metrics, add_up, render
 from proxy.rebuild import Rebuild
 from proxy.records import USAGE_FILE_NAME
@@ -33,6 +35,7 @@ from proxy.store.connection import NO_EVICTION, Store
 from proxy.store.embedded import EmbeddedStore, Purpose
 from proxy.store.keys import Keys
 from proxy.store.outbox import Drainer
+from proxy.store.purges import purge
 from proxy.store.reservations import probe
 from proxy.store.resets import reset
 from proxy.store.rooms import look
@@ -42,10 +45,14 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
     from pathlib import Path
 
+    from policies.cacheability import Keyed
     from policies.limits import BoundLimit
     from policies.room import Room
+    from proxy.cache_report import CacheReport
+    from proxy.cached_entries import CachedEntry
     from proxy.config import Configuration
     from proxy.store.audit import Entry, Event, Stretch
+    from proxy.store.purges import Purged, Scope
     from proxy.store.resets import Reset
 
 EVICTION_INTERVAL_SECONDS = 2.0
@@ -95,7 +102,9 @@ async def supervise(configuration: Configuration, announce: Callable[[Listening]
         begins = [_begin(configuration, number, stores) for number in range(configuration.workers)]
         workers = Workers(begins, ports, metrics)
         made_key, access = _access(configuration)
-        serving = admin.control_plane(_Gateway(configuration, workers, stores, metrics, ending), access)
+        data_url = own_url(*ports[0].getsockname()[:2])
+        gateway = _Gateway(configuration, workers, stores, metrics, ending, data_url)
+        serving = admin.control_plane(gateway, access)
         await opened.enter_async_context(contextlib.asynccontextmanager(admin.serve)(serving, admin_port))
         await opened.enter_async_context(workers)
         if await _is_up(workers, ending):
@@ -217,8 +226,9 @@ async def _stores(configuration: Configuration, metrics: Metrics) -> AsyncIterat
 
 @contextlib.asynccontextmanager
 async def _embedded(purpose: Purpose, configuration: Configuration, metrics: Metrics) -> AsyncIterator[str]:
+    max_bytes = configuration.cache_store_bytes if purpose is Purpose.CACHE else None
     async with (
-        EmbeddedStore(purpose, configuration.data_dir) as store,
+        EmbeddedStore(purpose, configuration.data_dir, max_bytes=max_bytes) as store,
         _in_background(store.watch(), "embedded store", metrics),
     ):
         yield store.url
@@ -338,6 +348,7 @@ class _Gateway:
     stores: _Stores
     metrics: Metrics
     ending: _Ending
+    data_url: str
 
     async def metrics_page(self) -> bytes:
         for purpose, store in ((Purpose.STATE, self.stores.state), (Purpose.CACHE, self.stores.cache)):
@@ -353,6 +364,16 @@ class _Gateway:
     async def reset(self, limits: Sequence[BoundLimit], event: Event) -> Reset:
         organization = self.configuration.organization
         return await reset(self.stores.state, organization.id, organization.zone, limits, event)
+
+    async def purge(self, scopes: Sequence[Scope], event: Event) -> Purged:
+        return await purge(self.stores.state, self.configuration.organization.id, scopes, event)
+
+    async def cached_entries(self, plan: Keyed) -> Sequence[CachedEntry]:
+        organization = self.configuration.organization.id
+        return await read_cached(self.stores.state, self.stores.cache, organization, plan)
+
+    async def cache_report(self) -> CacheReport:
+        return await read_report(self.stores.state, self.stores.cache, self.configuration.organization.id)
 
     def audit_entries(self, stretch: Stretch, *, oldest_first: bool) -> AsyncIterator[Entry]:
         key = Keys(self.configuration.organization.id).audit

@@ -12,7 +12,7 @@ from pydantic import Field, PlainValidator
 
 from policies.requests.chat_input import chat_input_size
 from policies.requests.fields import MAX_STOPS, ChoicesRequest, Count, TopLogprobs, all_of
-from policies.requests.forms import number, numbers, one_or_many
+from policies.requests.forms import number, numbers, stop_form
 from policies.requests.meaning import Meaning, Unread
 from policies.requests.tools import has_hosted_tool
 
@@ -55,7 +55,7 @@ class ChatRequest(ChoicesRequest):
     """From -2 to 2: how much tokens are avoided, the more often they have occurred."""
     logit_bias: Annotated[Unread, Meaning(form=numbers)] = None
     """Token ids made likelier or less likely."""
-    stop: Annotated[Unread, Meaning(max_items=MAX_STOPS, form=one_or_many)] = None
+    stop: Annotated[Unread, Meaning(max_items=MAX_STOPS, form=stop_form)] = None
     """Texts at which generation ends."""
     tools: Annotated[Unread, Meaning(is_input=True)] = None
     """Tools that the model may call."""
@@ -79,8 +79,8 @@ class ChatRequest(ChoicesRequest):
     """Search the web for the answer; never cached."""
     data_sources: Annotated[Unread, Meaning(is_input=True)] = None
     """Azure's: where the upstream looks up what the answer is to be drawn from; never cached."""
-    prompt_cache_options: Annotated[Unread, Meaning(is_keyed=False)] = None
-    """Hints to the upstream's own prompt cache, in its newer spelling."""
+    prompt_cache_options: Unread = None
+    """How the upstream's prompt cache keeps the prompt."""
     moderation: Unread = None
     """Whether the upstream judges what is asked and answered."""
     modalities: Unread = None

@@ -25,7 +25,7 @@ from policies.requests.fields import (
     shown,
     texts_of,
 )
-from policies.requests.forms import input_form, number, numbers, one_or_many
+from policies.requests.forms import input_form, number, numbers, stop_form
 from policies.requests.input_size import InputSize, utf8_bytes
 from policies.requests.meaning import Meaning
 
@@ -63,7 +63,7 @@ class CompletionRequest(ChoicesRequest):
     """Likeliest tokens to tell at each position; at most the model's `max_logprobs`."""
     echo: Annotated[bool | None, Meaning(default=False, is_shared_default=True)] = None
     """Whether the answer begins with its prompt."""
-    stop: Annotated[Stops | None, Meaning(max_items=MAX_STOPS, form=one_or_many)] = None
+    stop: Annotated[Stops | None, Meaning(max_items=MAX_STOPS, form=stop_form)] = None
     """Texts at which generation ends."""
     presence_penalty: Annotated[Penalty | None, Meaning(default=0, is_shared_default=True)] = None
     """How much tokens that have occurred are avoided."""

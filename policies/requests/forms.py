@@ -19,8 +19,13 @@ def numbers(value: object) -> object:
     return {name: number(each) for name, each in value.items()} if isinstance(value, dict) else value
 
 
+def stop_form(value: object) -> object:
+    """Write an array of one text as the text, as `stop` takes both."""
+    return value[0] if isinstance(value, list) and len(value) == 1 and isinstance(value[0], str) else value
+
+
 def one_or_many(value: object) -> object:
-    """Write an array of one as its element: one prompt, one stop."""
+    """Write an array of one text, or of one array, as its element: one prompt, one stop."""
     return value[0] if isinstance(value, list) and len(value) == 1 and isinstance(value[0], str | list) else value
 
 

@@ -10,10 +10,26 @@ from typing import TYPE_CHECKING
 import msgspec
 from aiohttp import web
 
+from policies.errors import InvalidRequest, Rejection
 from proxy.errors import GatewayError, error_headers, error_object, status_of
+from proxy.named_principal import UnknownName
 
 if TYPE_CHECKING:
-    from policies.errors import Rejection
+    from proxy.named_principal import CannotAnswer
+
+
+class NotConfigured(Rejection):
+    """Nothing of the name or id that was given is configured."""
+
+    status_hint = 404
+
+
+def refusal_of(error: CannotAnswer, member: str) -> Rejection:
+    """Return the error for a question that cannot be answered, or an order that cannot be obeyed, for its member."""
+    message = f"{member}: {error.reason}"
+    if isinstance(error, UnknownName):
+        return NotConfigured(message, code="not_found", param=member)
+    return InvalidRequest(f"{message}.", param=member)
 
 
 def json_answer(content: object, status: int = 200) -> web.Response:

@@ -20,8 +20,10 @@ from aiohttp import web
 from policies.errors import InvalidRequest, MethodNotAllowed, Rejection, Unauthenticated, UnknownRoute
 from proxy.admin.answers import error_answer, json_answer
 from proxy.admin.audit import ADMIN_KEY_NAME, Audited, audit_route
+from proxy.admin.cache import Caching, entry_route, purge_route, status_route
 from proxy.admin.explain import explain_route
 from proxy.admin.limits import Resetting, limits_route, reset_route
+from proxy.admin.warming import Serving, warm_route
 from proxy.credentials import digest
 from proxy.errors import GatewayError
 from proxy.metrics import CONTENT_TYPE
@@ -41,11 +43,8 @@ _HOST = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<name>[^\[\]:@/]+))(?::[0
 _log = structlog.get_logger("tidegate.admin")
 
 
-class Gateway(Resetting, Audited, Protocol):
+class Gateway(Resetting, Audited, Caching, Serving, Protocol):
     """What the control plane may ask of the processes behind it."""
-
-    async def metrics_page(self) -> bytes:
-        """Return the metrics of all processes, added up, in Prometheus' text format."""
 
     def reasons_not_ready(self) -> Sequence[str]:
         """Return why the gateway should get no traffic now; empty when it is ready."""
@@ -90,6 +89,12 @@ async def _metrics(request: web.Request) -> web.StreamResponse:
 _OPEN = (("/healthz", _health), ("/readyz", _ready), ("/metrics", _metrics))
 """What answers without an admin key."""
 
+_PAGES = (
+    *(explain_route, limits_route, reset_route, audit_route),
+    *(purge_route, entry_route, status_route, warm_route),
+)
+"""What makes each page that needs a resource."""
+
 _GATEWAY: web.AppKey[Gateway] = web.AppKey("gateway", Gateway)
 _ACCESS: web.AppKey[Access] = web.AppKey("access", Access)
 
@@ -103,8 +108,7 @@ def control_plane(gateway: Gateway, access: Access) -> web.Application:
     app[_GATEWAY] = gateway
     app[_ACCESS] = access
     app.router.add_routes(web.get(path, handler) for path, handler in _OPEN)
-    pages = (explain_route, limits_route, reset_route, audit_route)
-    app.router.add_routes([page(gateway) for page in pages])
+    app.router.add_routes([page(gateway) for page in _PAGES])
     return app
 
 

@@ -157,10 +157,15 @@ def _describe(entry: Entry, project_names: Mapping[str, str]) -> dict[str, Any]:
         "id": entry.id,
         "type": event.type,
         "effective_at": entry.at_milliseconds // _MILLISECONDS,
-        "project": {"id": event.project, "name": project_names.get(event.project, event.project)},
+        "project": _describe_project(event.project, project_names),
         "actor": _describe_actor(event.actor),
         event.type: describe_details(event),
     }
+
+
+def _describe_project(project: str, names: Mapping[str, str]) -> dict[str, str] | None:
+    """Return the project of an event; None for one that is the whole organization's."""
+    return {"id": project, "name": names.get(project, project)} if project else None
 
 
 def _describe_actor(actor: Actor) -> dict[str, Any]:

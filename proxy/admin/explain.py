@@ -7,7 +7,7 @@ the gateway behind the control plane.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from aiohttp import web
 from pydantic import Field
@@ -43,8 +43,8 @@ class Running(Protocol):
         """Return how limits stand, in their order, without taking anything. Raises StoreUnavailable."""
 
 
-class Asked(Members):
-    """The question."""
+class AskedRequest(Members):
+    """Which request is meant, and whose: the question, or a part of it."""
 
     request: dict[str, Any] | str
     """the body to be explained: an object, or a string with its raw text"""
@@ -58,8 +58,6 @@ class Asked(Members):
     """a string: the id of the user in that project who sends it"""
     cache_control: str | None = None
     """a string: the request's Cache-Control header"""
-    live: bool | None = None
-    """true or false: whether to tell how limits stand now"""
 
     @property
     def question(self) -> Question:
@@ -72,6 +70,16 @@ class Asked(Members):
             user=self.user,
             cache_control=self.cache_control,
         )
+
+
+QuestionT = TypeVar("QuestionT", bound=AskedRequest)
+
+
+class Asked(AskedRequest):
+    """The question."""
+
+    live: bool | None = None
+    """true or false: whether to tell how limits stand now"""
 
 
 def explain_route(gateway: Running) -> web.RouteDef:
@@ -89,9 +97,18 @@ def explain_route(gateway: Running) -> web.RouteDef:
 
 
 def _explain(configuration: Configuration, raw: bytes) -> tuple[Asked, Explained]:
-    """Answer the question in a body, which may be as long as a request's and is one level deeper."""
-    asked = read_members(Asked, raw, noun="The question", max_depth=configuration.bounds.json_depth + 1)
+    asked = read_question(Asked, raw, configuration)
+    return asked, answer_question(asked, configuration)
+
+
+def read_question(model: type[QuestionT], raw: bytes, configuration: Configuration) -> QuestionT:
+    """Read a question, which may be as long as a request's body and is one level deeper. Raises InvalidRequest."""
+    return read_members(model, raw, noun="The question", max_depth=configuration.bounds.json_depth + 1)
+
+
+def answer_question(asked: AskedRequest, configuration: Configuration) -> Explained:
+    """Decide on the request that is asked about. Raises InvalidRequest for an unknown sender, and for no path."""
     try:
-        return asked, explain(configuration, asked.question)
+        return explain(configuration, asked.question)
     except CannotAnswer as error:
         raise InvalidRequest(f"{error.member}: {error.reason}.", param=error.member) from None

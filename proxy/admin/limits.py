@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from aiohttp import web
 
-from policies.errors import InvalidRequest, Rejection
+from policies.errors import InvalidRequest
 from policies.requests.media import check_media
-from proxy.admin.answers import json_answer
+from proxy.admin.answers import json_answer, refusal_of
 from proxy.admin.audit import actor_of
 from proxy.admin.bodies import Members, leave_it_to_the_reader, read_members
 from proxy.admin.explain import Running
-from proxy.named_principal import CannotAnswer, UnknownName, find_principal
+from proxy.named_principal import CannotAnswer, find_principal
 from proxy.queries import check_names, read_parameters
 from proxy.resets import describe_reset, event_of, order_reset
 from proxy.server import ServedRequest
@@ -26,6 +26,7 @@ from proxy.standings import describe, standings_of
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from policies.errors import Rejection
     from policies.limits import BoundLimit
     from proxy.config import Configuration
     from proxy.resets import Order
@@ -62,12 +63,6 @@ class Asked(Members):
     """an array of strings: the names of the limits; absent, all that bind whoever is meant"""
     reason: str | None = None
     """a string: why, for the audit record"""
-
-
-class NotConfigured(Rejection):
-    """Nothing of the id that a query names is configured."""
-
-    status_hint = 404
 
 
 def limits_route(gateway: Running) -> web.RouteDef:
@@ -133,8 +128,4 @@ def _find(configuration: Configuration, query: Mapping[str, str]) -> Standings:
 
 
 def _refusal(error: CannotAnswer) -> Rejection:
-    parameter = "key" if error.member == _AS else error.member
-    message = f"{parameter}: {error.reason}"
-    if isinstance(error, UnknownName):
-        return NotConfigured(message, code="not_found", param=parameter)
-    return InvalidRequest(f"{message}.", param=parameter)
+    return refusal_of(error, "key" if error.member == _AS else error.member)

@@ -12,7 +12,7 @@ from io import TextIOWrapper
 from typing import TYPE_CHECKING, NoReturn
 
 from proxy import __version__
-from proxy.commands import check, demo, explain, keys, limits, run, schema, simulate, usage
+from proxy.commands import cache, check, demo, explain, keys, limits, run, schema, simulate, usage
 from proxy.commands.table import printable
 from proxy.config_file import ConfigurationError
 from proxy.config_references import suggest
@@ -20,7 +20,7 @@ from proxy.config_references import suggest
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-COMMANDS = (run, demo, check, explain, simulate, limits, keys, usage, schema)
+COMMANDS = (run, demo, check, explain, simulate, limits, cache, keys, usage, schema)
 
 _FAILED = 1
 _MISUSED = 2

@@ -6,14 +6,13 @@ Knows the command's arguments and the layout; what there is to tell is made by `
 from __future__ import annotations
 
 import asyncio
-import errno
-import sys
 from argparse import RawDescriptionHelpFormatter
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from proxy.commands.asking import add_config, add_json, misused
+from proxy.commands.questions import CannotRead, add_question, read_question
 from proxy.commands.table import INDENT, LABEL_WIDTH, WIDTH, cut, labelled, printable, section, wrapped
 from proxy.commands.wording import amount_words, as_json, duration_words, principal_words
 from proxy.config_file import DEFAULT_NAME, default_path, load
@@ -23,11 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from proxy.commands.parsers import Subparsers
-    from proxy.explanation import Question
 
+_PROGRAM = "tidegate explain"
 _REFUSED = 1
-_MISUSED = 2
-_STANDARD_INPUT = "-"
 _EXAMPLES = """\
 examples:
   tidegate explain request.json --as key_alice
@@ -50,23 +47,13 @@ def add_parser(subparsers: Subparsers) -> None:
         epilog=_EXAMPLES,
         formatter_class=RawDescriptionHelpFormatter,
     )
-    parser.add_argument("request", metavar="REQUEST", help="file with the request's JSON body, or - for standard input")
-    parser.add_argument("--config", type=Path, metavar="FILE", help=f"the configuration (default: ./{DEFAULT_NAME})")
-    parser.add_argument(
-        "--as",
-        dest="key",
-        metavar="KEY",
-        help="a key's id, or the key: it sends the request (the only key need not be named)",
-    )
-    parser.add_argument("--project", metavar="ID", help="somebody in this project sends it, without a key")
-    parser.add_argument("--user", metavar="ID", help="with --project: this user sends it")
-    parser.add_argument("--path", metavar="PATH", help="path that it is sent to (default: /v1/completions)")
-    parser.add_argument("--cache-control", metavar="VALUE", help="the request's Cache-Control header")
+    add_config(parser)
+    add_question(parser)
     parser.add_argument(
         "--live", action="store_true", help="look how the running gateway's limits stand; takes nothing"
     )
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.set_defaults(run=run)
+    add_json(parser)
+    parser.set_defaults(run=run, config=None, json=False)
 
 
 def run(arguments: Namespace) -> int:
@@ -78,51 +65,20 @@ def run(arguments: Namespace) -> int:
 
     path = arguments.config or default_path()
     if path is None:
-        return _misused(f"there is no ./{DEFAULT_NAME}; name the configuration with --config FILE")
+        return misused(_PROGRAM, f"there is no ./{DEFAULT_NAME}; name the configuration with --config FILE")
     configuration = load(path)
     try:
-        explained = explain(configuration, _question(arguments, configuration.bounds.body_bytes))
+        explained = explain(configuration, read_question(arguments, configuration.bounds.body_bytes))
         rooms = asyncio.run(look_live(configuration, explained.limits)) if arguments.live else None
     except CannotAnswer as error:
-        return _misused(f"--{error.member}: {error.reason}")
+        return misused(_PROGRAM, f"--{error.member}: {error.reason}")
     except StoreUnavailable as error:
-        return _misused(f"--live: {error.message}")
-    except OSError as error:
-        said = (error.strerror or type(error).__name__).lower()
-        return _misused(
-            f"{arguments.request} cannot be read: {said}; give a file with a JSON body, or - for standard input"
-        )
+        return misused(_PROGRAM, f"--live: {error.message}")
+    except CannotRead as error:
+        return misused(_PROGRAM, str(error))
     told = describe(explained, rooms)
     print(as_json(told) if arguments.json else "\n".join(as_lines(told)))
     return _REFUSED if told["verdict"] == "refused" else 0
-
-
-def _misused(reason: str) -> int:
-    print(f"tidegate explain: {printable(reason)}", file=sys.stderr)
-    return _MISUSED
-
-
-def _question(arguments: Namespace, most_bytes: int) -> Question:
-    from proxy.explanation import DEFAULT_PATH, Question  # noqa: PLC0415  likewise
-
-    return Question(
-        body=_body(arguments.request, most_bytes),
-        path=DEFAULT_PATH if arguments.path is None else arguments.path,
-        key=arguments.key,
-        project=arguments.project,
-        user=arguments.user,
-        cache_control=arguments.cache_control,
-    )
-
-
-def _body(name: str, most_bytes: int) -> bytes:
-    """Read a body, and of one that is too large just enough to tell that it is."""
-    if name == _STANDARD_INPUT:
-        if sys.stdin is None:
-            raise OSError(errno.EBADF, "standard input is closed")
-        return sys.stdin.buffer.read(most_bytes + 1)
-    with Path(name).open("rb") as file:
-        return file.read(most_bytes + 1)
 
 
 def as_lines(told: dict[str, Any]) -> Iterator[str]:
@@ -241,6 +197,8 @@ def _cache(cache: dict[str, Any]) -> Iterator[str]:
     else:
         yield f"keyed: {cache['reason']}, kept for {duration_words(cache['ttl_seconds'])}; {source}"
         yield f"key {cache['key']}"
+        if cache["items"]:
+            yield f"its {len(cache['items'])} items each under a key of their own (--json names them)"
         if not cache["look_up"]:
             yield "not looked up: the request says no-cache"
         if not cache["store"]:

@@ -6,26 +6,21 @@ Knows the command's arguments and the layout; what there is to tell is made by `
 from __future__ import annotations
 
 import asyncio
-import os
-import pwd
-import sys
-from argparse import SUPPRESS, ArgumentTypeError, RawDescriptionHelpFormatter
-from pathlib import Path
+from argparse import SUPPRESS, RawDescriptionHelpFormatter
 from typing import TYPE_CHECKING, Any, Final
 
-from proxy.commands.table import labelled, printable, section
-from proxy.commands.wording import amount_words, as_json, duration_words, mode_words, principal_words
-from proxy.config_file import DEFAULT_NAME, default_path, load
+from proxy.commands.asking import add_config, add_json, operator, tell, text
+from proxy.commands.table import labelled, section
+from proxy.commands.wording import amount_words, duration_words, mode_words, principal_words
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from proxy.commands.parsers import Subparsers
     from proxy.config import Configuration
     from proxy.standings import Standings
 
-_MISUSED: Final = 2
 _EXAMPLES: Final = """\
 examples:
   tidegate limits --as key_alice                    all that binds requests with this key
@@ -38,7 +33,7 @@ examples:
   tidegate limits reset --as key_alice --reason "billed twice"
   tidegate limits reset --project proj_research --user alice --limit tokens-per-day-by-user
 """
-_OPTIONS: Final = {"limits": "limit"}
+_OPTIONS: Final = {"limits": "--limit"}
 """How options are spelled whose members of a question are called otherwise."""
 
 
@@ -75,23 +70,17 @@ def _add_reset(verbs: Subparsers) -> None:
         "--limit",
         dest="limits",
         action="append",
-        type=_text,
+        type=text,
         metavar="NAME",
         help="only the limit of this name, as `tidegate limits` prints it; may be given several times",
     )
-    parser.add_argument("--reason", type=_text, metavar="TEXT", help="why, for the audit record")
+    parser.add_argument("--reason", type=text, metavar="TEXT", help="why, for the audit record")
     parser.set_defaults(run=reset)
 
 
 def _add_who(parser: ArgumentParser) -> None:
     """Add the arguments that say whose limits are meant; one that is not given has the value that it had before."""
-    parser.add_argument(
-        "--config",
-        type=Path,
-        metavar="FILE",
-        default=SUPPRESS,
-        help=f"the configuration (default: ./{DEFAULT_NAME})",
-    )
+    add_config(parser)
     parser.add_argument(
         "--as",
         dest="key",
@@ -103,20 +92,12 @@ def _add_who(parser: ArgumentParser) -> None:
     parser.add_argument("--user", metavar="ID", default=SUPPRESS, help="with --project: this user")
     parser.add_argument(
         "--end-user",
-        type=_text,
+        type=text,
         metavar="NAME",
         default=SUPPRESS,
         help="whom the requests name as `user` (default: nobody)",
     )
-    parser.add_argument("--json", action="store_true", default=SUPPRESS, help="print JSON")
-
-
-def _text(argument: str) -> str:
-    from proxy.queries import is_text  # noqa: PLC0415  other commands need none
-
-    if not is_text(argument):
-        raise ArgumentTypeError("it must be text in UTF-8")
-    return argument
+    add_json(parser)
 
 
 def run(arguments: Namespace) -> int:
@@ -128,7 +109,7 @@ def run(arguments: Namespace) -> int:
         standings = _standings(arguments, configuration)
         return describe(standings, asyncio.run(look_live(configuration, standings.limits)))
 
-    return _tell(arguments, "tidegate limits", look, as_lines)
+    return tell(arguments, "tidegate limits", look, as_lines, _OPTIONS)
 
 
 def reset(arguments: Namespace) -> int:
@@ -141,10 +122,10 @@ def reset(arguments: Namespace) -> int:
         standings = _standings(arguments, configuration)
         names, reason = getattr(arguments, "limits", None), getattr(arguments, "reason", None)
         order = order_reset(standings, names, end_user=arguments.end_user, reason=reason)
-        event = event_of(order, Actor("session", _operator()))
+        event = event_of(order, Actor("session", operator()))
         return describe_reset(order, asyncio.run(reset_live(configuration, order.standings.limits, event)))
 
-    return _tell(arguments, "tidegate limits reset", do, reset_lines)
+    return tell(arguments, "tidegate limits reset", do, reset_lines, _OPTIONS)
 
 
 def _standings(arguments: Namespace, configuration: Configuration) -> Standings:
@@ -153,44 +134,6 @@ def _standings(arguments: Namespace, configuration: Configuration) -> Standings:
 
     principal = find_principal(configuration, key=arguments.key, project=arguments.project, user=arguments.user)
     return standings_of(principal, configuration.rulebook(), arguments.end_user)
-
-
-def _tell(
-    arguments: Namespace,
-    program: str,
-    ask: Callable[[Configuration], dict[str, Any]],
-    lines: Callable[[dict[str, Any]], Iterator[str]],
-) -> int:
-    """Ask by the configuration and print what is told; whatever is in the way of that is one line and status 2."""
-    from proxy.errors import StoreUnavailable  # noqa: PLC0415
-    from proxy.named_principal import CannotAnswer  # noqa: PLC0415
-
-    path = arguments.config or default_path()
-    if path is None:
-        return _misused(program, f"there is no ./{DEFAULT_NAME}; name the configuration with --config FILE")
-    configuration = load(path)
-    try:
-        told = ask(configuration)
-    except CannotAnswer as error:
-        return _misused(program, f"--{_OPTIONS.get(error.member, error.member)}: {error.reason}")
-    except StoreUnavailable as error:
-        return _misused(program, error.message)
-    print(as_json(told) if arguments.json else "\n".join(lines(told)))
-    return 0
-
-
-def _operator() -> str:
-    """Return the operating system's name of whoever runs the command, or their number where they have none."""
-    number = os.getuid()
-    try:
-        return pwd.getpwuid(number).pw_name
-    except KeyError:
-        return str(number)
-
-
-def _misused(program: str, reason: str) -> int:
-    print(f"{program}: {printable(reason)}", file=sys.stderr)
-    return _MISUSED
 
 
 def as_lines(told: dict[str, Any]) -> Iterator[str]:

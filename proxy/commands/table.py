@@ -73,7 +73,9 @@ def lay_out(
         yield (indent + _GAP.join(cells)).rstrip()
 
 
-def section(title: str, rows: Iterable[Sequence[str]], right: Sequence[int] = ()) -> Iterator[str]:
+def section(
+    title: str, rows: Iterable[Sequence[str]], right: Sequence[int] = (), *, width: int = WIDTH
+) -> Iterator[str]:
     """Yield an empty line and a table below its title; where there are no rows, that it is none."""
     listed = list(rows)
     yield ""
@@ -81,7 +83,7 @@ def section(title: str, rows: Iterable[Sequence[str]], right: Sequence[int] = ()
         yield from labelled(title, ["none"])
         return
     yield title
-    yield from lay_out(listed, right=right, indent=INDENT)
+    yield from lay_out(listed, right=right, width=width, indent=INDENT)
 
 
 def labelled(label: str, texts: Iterable[str]) -> Iterator[str]:

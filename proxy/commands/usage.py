@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
+from msgspec.structs import replace
 
+from policies.usage import Provided  # noqa: TC001  the decoder reads the annotation
 from proxy.commands.grouping import several_of
 from proxy.commands.table import lay_out, usd
 from proxy.records import USAGE_FILE_NAME
@@ -51,11 +53,20 @@ class Line(msgspec.Struct, frozen=True):
     output_tokens: int = 0
     cost_microdollars: int = 0
     saved_microdollars: int = 0
+    provided: tuple[Provided, ...] = ()
+
+    def seen_from(self, provided: Provided) -> Line:
+        """Return the line as it would stand had it been sent by one who provided for it."""
+        return replace(self, project=provided.project, owner=provided.owner, key=provided.key)
 
 
 @dataclass(slots=True)
 class Sum:
-    """Totals of one group: counts, and money in whole micro-dollars."""
+    """Totals of one group: counts, and money in whole micro-dollars.
+
+    `saved_microdollars` is what stored answers saved the group's requests, `provided_microdollars` what answers that it
+    had paid for saved anybody's, its own included.
+    """
 
     requests: int = 0
     hits: int = 0
@@ -63,6 +74,7 @@ class Sum:
     output_tokens: int = 0
     cost_microdollars: int = 0
     saved_microdollars: int = 0
+    provided_microdollars: int = 0
 
     def add(self, line: Line) -> None:
         """Count one request."""
@@ -135,11 +147,20 @@ def _since(lines: Iterable[Line], arguments: Namespace) -> Iterator[Line]:
 
 
 def sum_by(groups: Sequence[str], lines: Iterable[Line], zone: tzinfo = UTC) -> dict[tuple[str, ...], Sum]:
-    """Sum lines by the values of their groups, in alphabetical order; days are those of `zone`."""
+    """Sum lines by the values of their groups, in alphabetical order; days are those of `zone`.
+
+    What was provided counts for who provided it, on the day and for the model of the request that was served with it.
+    """
     readers = [_GROUPS[group] for group in groups]
     sums: dict[tuple[str, ...], Sum] = {}
+
+    def sum_of(line: Line) -> Sum:
+        return sums.setdefault(tuple(reader(line, zone) for reader in readers), Sum())
+
     for line in lines:
-        sums.setdefault(tuple(reader(line, zone) for reader in readers), Sum()).add(line)
+        sum_of(line).add(line)
+        for provided in line.provided:
+            sum_of(line.seen_from(provided)).provided_microdollars += provided.microdollars
     return dict(sorted(sums.items()))
 
 
@@ -153,7 +174,7 @@ def _as_table(groups: Sequence[str], sums: dict[tuple[str, ...], Sum]) -> str:
     for each in sums.values():
         for name in Sum.__slots__:
             setattr(total, name, getattr(total, name) + getattr(each, name))
-    titles = (*groups, "requests", "hits", "input tokens", "output tokens", "cost USD", "saved USD")
+    titles = (*groups, "requests", "hits", "input tokens", "output tokens", "cost USD", "saved USD", "provided USD")
     rows = [titles, *((*values, *_cells(each)) for values, each in sums.items())]
     rows.append(("total", *("" for _ in groups[1:]), *_cells(total)))
     # Names are never cut: whoever sums by them may want to copy one.
@@ -162,7 +183,8 @@ def _as_table(groups: Sequence[str], sums: dict[tuple[str, ...], Sum]) -> str:
 
 def _cells(total: Sum) -> tuple[str, ...]:
     counts = (total.requests, total.hits, total.input_tokens, total.output_tokens)
-    return (*map(str, counts), usd(total.cost_microdollars), usd(total.saved_microdollars))
+    money = (total.cost_microdollars, total.saved_microdollars, total.provided_microdollars)
+    return (*map(str, counts), *map(usd, money))
 
 
 def _moment(text: str) -> datetime:

@@ -37,7 +37,10 @@ class Actor(msgspec.Struct, frozen=True):
 
 
 class Event(msgspec.Struct, frozen=True):
-    """What was done, as it is kept: the type of event, who did it, in which project, and more, by type of event."""
+    """What was done, as it is kept: the type of event, who did it, in which project, and more, by type of event.
+
+    `project` is empty where it concerns more than one.
+    """
 
     type: str
     actor: Actor

@@ -20,13 +20,15 @@ from proxy.store.connection import PROBE_INTERVAL_SECONDS, TIMEOUT_SECONDS, Stor
 from proxy.store.finders import SLOTS, ClusterMap, Dialer, Member, NoPrimary, slot_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from proxy.metrics import Metrics
     from proxy.store.addresses import Node
     from proxy.store.connection import Argument, Reply
     from proxy.store.finders import Range
+    from proxy.store.scripts import Script
 
+_NOBODYS = "nobody is known to have the key's slot"
 MAP_SECONDS = 5.0
 """How old the map of slots may be while all is well."""
 
@@ -78,13 +80,22 @@ class ClusterCache:
 
     def send(self, *arguments: Argument, timeout_seconds: float | None = None) -> asyncio.Future[Reply]:
         """Let a command of one key, which stands first, leave with the others of this tick, as `Store.send` does."""
-        key = arguments[1]
-        owner = self._owners[slot_of(key if isinstance(key, str | bytes) else str(key))]
+        owner = self._owner(arguments[1])
         if owner is None:
-            return self._fail("nobody is known to have the key's slot")
+            return self._fail(_NOBODYS)
         if owner.is_nearly_full and arguments[0] == "SET":
             return self._fail("it is nearly full")
         return owner.send(*arguments, timeout_seconds=timeout_seconds)
+
+    def send_script(
+        self, script: Script, keys: Sequence[str | bytes], arguments: Sequence[Argument]
+    ) -> asyncio.Future[Reply]:
+        """Let a script leave whose keys are all in the slot of the first."""
+        owner = self._owner(keys[0])
+        return self._fail(_NOBODYS) if owner is None else owner.send_script(script, keys, arguments)
+
+    def _owner(self, key: Argument) -> Store | None:
+        return self._owners[slot_of(key if isinstance(key, str | bytes) else str(key))]
 
     def _fail(self, reason: str) -> asyncio.Future[Reply]:
         reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()

@@ -419,6 +419,7 @@ class Store:
         self._patient: _Lane | None = None
         self._clock_task: asyncio.Task[None] | None = None
         self._offsets: deque[tuple[float, float]] = deque(maxlen=_CLOCK_SAMPLES)
+        self._offset = 0.0
         self.is_nearly_full = False
         self._last_refusal = ""
 
@@ -453,9 +454,7 @@ class Store:
 
     def clock_offset_seconds(self) -> float:
         """Seconds to add to `time.time()` for the store's clock; 0 until it was first heard."""
-        if not self._offsets:
-            return 0.0
-        return min(self._offsets)[1]
+        return self._offset
 
     def send(self, *arguments: Argument, timeout_seconds: float | None = None) -> asyncio.Future[Reply]:
         """Let a command leave with the others of this tick and return at once; await the future for its reply.
@@ -500,16 +499,17 @@ class Store:
 
     async def eviction_policy(self) -> str | None:
         """Tell the server's `maxmemory-policy` (`noeviction` is what limits need); None if it does not say."""
-        return (await self._memory()).get("maxmemory_policy")
+        return (await self.memory()).get("maxmemory_policy")
 
     async def look_at_memory(self) -> None:
         """Find out whether the server is nearly full; without a `maxmemory` it never is, nor if it evicts."""
-        memory = await self._memory()
+        memory = await self.memory()
         used, most = int(memory.get("used_memory", 0)), int(memory.get("maxmemory", 0))
         is_full = 0 < most * FULL_PERCENT < used * 100
         self.is_nearly_full = is_full and memory.get("maxmemory_policy") == NO_EVICTION
 
-    async def _memory(self) -> dict[str, str]:
+    async def memory(self) -> dict[str, str]:
+        """Return what the server says of its memory, by name (`INFO memory`). Raises as `command` does."""
         lines = (line.partition(":") for line in (await self.command("INFO", "memory")).decode().splitlines())
         return {name: value for name, _, value in lines}
 
@@ -575,6 +575,7 @@ class Store:
         came = time.time()
         seconds, microseconds = (int(part) for part in reply)
         self._offsets.append((came - left, seconds + microseconds / _MICROSECONDS - (left + came) / 2))
+        self._offset = min(self._offsets)[1]
 
     def lane_is_up(self, lane: _Lane) -> None:
         """Hear from a lane that it is up: then the store is, and the other one need not wait to find out."""

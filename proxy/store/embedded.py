@@ -75,7 +75,6 @@ _SETTINGS: Mapping[Purpose, Mapping[str, str]] = {
         "appendonly": "no",
         "save": "",
         "shutdown-on-sigterm": "save",
-        "maxmemory": "256mb",
         "maxmemory-policy": "allkeys-lfu",
     },
 }
@@ -134,9 +133,15 @@ class EmbeddedStore:
     Ctrl-C, so that it outlives the workers of a draining gateway.
     """
 
-    def __init__(self, purpose: Purpose, data_dir: Path, *, binary: Path | None = None) -> None:
-        """Say what for, and where the data lie; `binary` None takes the one that is found."""
+    def __init__(
+        self, purpose: Purpose, data_dir: Path, *, max_bytes: int | None = None, binary: Path | None = None
+    ) -> None:
+        """Say what for, and where the data lie; `binary` None takes the one that is found.
+
+        `max_bytes` bounds the server's memory; None leaves it unbounded.
+        """
         self.purpose = purpose
+        self._max_bytes = max_bytes
         self._directory = data_dir / purpose.value
         self._binary = binary
         self._short_directory: Path | None = None
@@ -240,6 +245,7 @@ class EmbeddedStore:
             "logfile": "server.log",
             "loglevel": "notice",
             "daemonize": "no",
+            "maxmemory": str(self._max_bytes or 0),
             **_SETTINGS[self.purpose],
         }
         return [text for name, value in settings.items() for text in (f"--{name}", value)]

@@ -1,7 +1,8 @@
 """Names of all keys in the stores; nobody else makes one.
 
 Everything that one script may touch shares the hash tag of its organization, so that the scripts run on a cluster.
-Cached answers have none: they spread over all slots. This file knows no command and no life time.
+Cached answers spread over all slots; an answer and the lease of its fetch share one, so that one script may touch both.
+This file knows no command and no life time.
 
     {org}:limit:<policy>:<limit>:<of>:<per>:<scope…>[:<window's start>]   hash    what is spent and held
     {org}:queue:<policy>:<limit>:<of>:<per>:<scope…>     zset    requests that wait for a limit, by when they came
@@ -14,7 +15,10 @@ Cached answers have none: they spread over all slots. This file knows no command
     {org}:audit                               stream  the audit tail: what administrators did
     {org}:audited:<call's id>                 string  what such a call answered, should it be repeated
     {org}:probe                               string  written to find out whether one may write
-    entry:<cache key>:<form>                  string  one stored answer, `stream` or `whole`
+    {org}:cache                               hash    the cache's epoch, what was purged, what fingerprints are retired
+    {org}:fingerprints                        hash    for each deployment the fingerprints that it has shown
+    entry:{<cache key>}                       string  one stored answer, in whatever form it was fetched
+    flight:{<cache key>}                      string  who fetches an answer: a lease
 """
 
 from __future__ import annotations
@@ -55,8 +59,10 @@ class Keys:
         "_queues",
         "_waiters",
         "audit",
+        "cache",
         "data",
         "drainer",
+        "fingerprints",
         "leases",
         "outbox",
         "probe",
@@ -71,6 +77,8 @@ class Keys:
         self.drainer = f"{tag}:drainer"
         self.audit = f"{tag}:audit"
         self.probe = f"{tag}:probe"
+        self.cache = f"{tag}:cache"
+        self.fingerprints = f"{tag}:fingerprints"
         self._audited = f"{tag}:audited:"
         self._holds = f"{tag}:hold:"
         self._limits = f"{tag}:limit:"
@@ -96,9 +104,14 @@ class Keys:
         return self._queues + name, self._waiters + name
 
 
-def entry(cache_key: str, *, is_stream: bool) -> str:
-    """Return where the stored answer of a cache key stands; the two forms do not replace each other."""
-    return f"{PREFIX}:entry:{cache_key}:{'stream' if is_stream else 'whole'}"
+def stored(cache_key: str) -> str:
+    """Return where the stored answer of a cache key stands."""
+    return f"{PREFIX}:entry:{{{cache_key}}}"
+
+
+def flight(cache_key: str) -> str:
+    """Return where it stands who fetches the answer of a cache key."""
+    return f"{PREFIX}:flight:{{{cache_key}}}"
 
 
 def _scoped(bound: BoundLimit) -> str:

@@ -45,6 +45,8 @@ _SETTLE: Final = Script("settle")
 _RENEW: Final = Script("renew")
 _EXPIRED: Final = Script("expired")
 _HEAD: Final = 2
+_NOTES: Final = 4
+_MAX_EPOCH_DIGITS: Final = 15
 
 
 class Verdict(StrEnum):
@@ -106,7 +108,8 @@ class Settlement(msgspec.Struct, frozen=True):
     """The end of a request, as it goes to the store at once or from the spool later.
 
     `ended_milliseconds` is when it ended, by the store's clock; `record` the usage record, empty for none; `was_sent`
-    whether it has left for the store, which may have booked it though no answer came.
+    whether it has left for the store, which may have booked it though no answer came. `lines` are those in which it may
+    stand still.
     """
 
     request_id: str
@@ -115,6 +118,7 @@ class Settlement(msgspec.Struct, frozen=True):
     shares: tuple[Share, ...]
     ended_milliseconds: int
     was_sent: bool = False
+    lines: tuple[tuple[str, str], ...] = ()
 
 
 class InTheWay(NamedTuple):
@@ -131,7 +135,8 @@ class Reserved:
 
     `observed` are the counts of observed limits that had no room: their positions, and what was left before.
     `in_the_way` are those that had none otherwise; of a request that waits, those that it waits for.
-    `came_microseconds` is when it came, by the store's clock.
+    `came_microseconds` is when it came, by the store's clock. `epoch` is the cache's at that moment (`cache_state`),
+    None where it cannot be read, and for a verdict that reads no levels.
     """
 
     verdict: Verdict
@@ -140,6 +145,7 @@ class Reserved:
     observed: tuple[tuple[int, int], ...] = ()
     in_the_way: tuple[InTheWay, ...] = ()
     came_microseconds: int = 0
+    epoch: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +198,7 @@ class Reservations:
 
         One that was told to wait says since when, as it was told, and for how long by now.
         """
-        keys, lines = [self._keys.hold(request_id), self._keys.leases], list[str]()
+        keys, lines = [self._keys.hold(request_id), self._keys.leases, self._keys.cache], list[str]()
         arguments: list[Argument] = [request_id, deadline, self._lease, HOLD_LIFE_MILLISECONDS, self._grace, hits.value]
         arguments += (record, _encode([share(count, count.bound.at_worst) for count in counts]))
         arguments += (came_microseconds, WAITER_LIFE_MILLISECONDS)
@@ -203,16 +209,18 @@ class Reservations:
                 lines += self._keys.line(count.bound)
         return self._store.send_script(_ADMIT, [*keys, *lines], arguments)
 
-    def send_leave(self, request_id: str, counts: Sequence[Count]) -> None:
-        """Let a request leave the lines in which it stands; nobody need wait for that."""
-        for count in counts:
-            if count.bound.named.waits:
-                line, waiters = self._keys.line(count.bound)
-                for reply in (
-                    self._store.send("ZREM", line, request_id),
-                    self._store.send("HDEL", waiters, request_id),
-                ):
-                    reply.add_done_callback(forget_failure)
+    def lines(self, counts: Iterable[Count]) -> tuple[tuple[str, str], ...]:
+        """Return the lines in which a request waits for these counts, where it does."""
+        return tuple(self._keys.line(count.bound) for count in counts if count.bound.named.waits)
+
+    def send_leave(self, request_id: str, lines: Iterable[tuple[str, str]]) -> None:
+        """Let a request leave lines; nobody need wait for that."""
+        for line, waiters in lines:
+            for reply in (
+                self._store.send("ZREM", line, request_id),
+                self._store.send("HDEL", waiters, request_id),
+            ):
+                reply.add_done_callback(forget_failure)
 
     def send(self, settlement: Settlement) -> asyncio.Future[Reply]:
         """Let an end leave; `read_end` reads the reply. It may be sent again: only the first counts."""
@@ -225,6 +233,7 @@ class Reservations:
         return self._send_end(settlement, LONG_TOMBSTONE_LIFE_MILLISECONDS)
 
     def _send_end(self, settlement: Settlement, life: int) -> asyncio.Future[Reply]:
+        self.send_leave(settlement.request_id, settlement.lines)
         keys = [self._keys.hold(settlement.request_id), self._keys.leases, self._keys.outbox]
         age = max(0, self.now() - settlement.ended_milliseconds)
         arguments: list[Argument] = [settlement.request_id, settlement.ending.value, life, settlement.record]
@@ -294,7 +303,8 @@ def read_admit(reply: Reply) -> Reserved:
     """Read the reply of an admission."""
     if len(reply) == _HEAD:
         return Reserved(Verdict(reply[0].decode()), reply[1], ())
-    observed, in_the_way, came = (tuple(map(int, numbers.split())) for numbers in reply[-1].split(b";"))
+    *lists, epoch = reply[-1].split(b";", _NOTES - 1)
+    observed, in_the_way, came = (tuple(map(int, numbers.split())) for numbers in lists)
     return Reserved(
         Verdict(reply[0].decode()),
         reply[1],
@@ -302,7 +312,15 @@ def read_admit(reply: Reply) -> Reserved:
         observed=tuple((number - 1, left) for number, left in zip(observed[::2], observed[1::2], strict=True)),
         in_the_way=tuple(InTheWay(number - 1, *more) for number, *more in zip(*[iter(in_the_way)] * 3, strict=True)),
         came_microseconds=came[0],
+        epoch=read_epoch(epoch),
     )
+
+
+def read_epoch(text: bytes | None) -> int | None:
+    """Read the epoch of the cache: 0 where there is none, None for what another may have put there."""
+    if text is None:
+        return 0
+    return int(text) if text.isdigit() and len(text) <= _MAX_EPOCH_DIGITS else None
 
 
 def read_end(reply: Reply) -> tuple[str, tuple[Level, ...]]:

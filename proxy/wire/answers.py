@@ -16,6 +16,7 @@ from proxy.wire.fields import bare_item, member, members
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from policies.cacheability import CachePlan
     from policies.requests.asked import Adjustment
     from proxy.exchange import Exchange, Headers
     from proxy.wire.fields import Bare
@@ -67,6 +68,8 @@ def cache_status(exchange: Exchange, stored: Stored | None = None) -> str:
     """
     decision = exchange.decision
     plan = None if decision is None else decision.cache
+    if exchange.is_collapsed:
+        return member(CACHE_NAME, {"fwd": CacheResult.MISS.value, "collapsed": True})
     if exchange.cache is CacheResult.HIT:
         left = None
         if isinstance(plan, Keyed) and stored is not None:
@@ -78,9 +81,16 @@ def cache_status(exchange: Exchange, stored: Stored | None = None) -> str:
         {
             "fwd": _why_forwarded(exchange),
             "stored": True if exchange.is_stored and not is_stream else None,
-            "detail": exchange.cache_reason or (plan.reason if isinstance(plan, Bypass) else None),
+            "detail": _detail(exchange, plan),
         },
     )
+
+
+def _detail(exchange: Exchange, plan: CachePlan | None) -> str | None:
+    if exchange.items_known is not None:
+        known, asked = exchange.items_known
+        return f"{known} of {asked} items hit"
+    return exchange.cache_reason or (plan.reason if isinstance(plan, Bypass) else None)
 
 
 def _why_forwarded(exchange: Exchange) -> str:

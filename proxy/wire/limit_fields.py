@@ -8,12 +8,13 @@ are integers.
 from __future__ import annotations
 
 from functools import lru_cache
+from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
 from policies.room import ceil_seconds
-from proxy.wire.fields import member, members, quoted
+from proxy.wire.fields import bare_item, member, members, quoted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -32,6 +33,7 @@ _UNITS: Final[Mapping[Counted, str | None]] = {
     "concurrency": "concurrent-requests",
 }
 _REPORTED: Final = ("requests", "tokens")
+_LEFT_AND_RESET: Final = itemgetter(0, 1)
 _MILLISECONDS: Final = 1_000
 _SECONDS_PER_MINUTE: Final = 60
 _SECONDS_PER_HOUR: Final = 3_600
@@ -64,15 +66,18 @@ def _openai_fields(rooms: Sequence[Room], quantity: str, least_reset_millisecond
 
     As a limit these fields mean what fits into one that nothing is taken from: its burst, where it has one.
     """
-    candidates = [room for room in rooms if room.bound.limit.of == quantity]
+    candidates = [
+        (room.left, -room.reset_milliseconds, room.bound.tank.capacity)
+        for room in rooms
+        if room.bound.limit.of == quantity
+    ]
     if not candidates:
         return []
-    tightest = min(candidates, key=lambda room: (room.left, -room.reset_milliseconds))
-    reset = max(tightest.reset_milliseconds, least_reset_milliseconds)
+    left, reset, capacity = min(candidates, key=_LEFT_AND_RESET)
     return [
-        (f"x-ratelimit-limit-{quantity}", str(tightest.bound.tank.capacity)),
-        (f"x-ratelimit-remaining-{quantity}", str(tightest.left)),
-        (f"x-ratelimit-reset-{quantity}", duration(reset)),
+        (f"x-ratelimit-limit-{quantity}", str(capacity)),
+        (f"x-ratelimit-remaining-{quantity}", str(left)),
+        (f"x-ratelimit-reset-{quantity}", duration(max(-reset, least_reset_milliseconds))),
     ]
 
 
@@ -95,7 +100,11 @@ def _quota(name: str, quota: int, quantity: Counted, window_seconds: int | None)
 
 def _state_member(room: Room) -> str:
     more = room.more_milliseconds
-    return member(quoted(room.bound.name), {"r": room.left, "t": ceil_seconds(more) if more else None})
+    state = f"{_item(room.bound.name)};r={bare_item(room.left)}"
+    return f"{state};t={bare_item(ceil_seconds(more))}" if more else state
+
+
+_item: Final = lru_cache(maxsize=4096)(quoted)
 
 
 def duration(milliseconds: int) -> str:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from proxy.exchange import Observed
 
 _DONE_MARK = b"[DONE]"
+_NAMED_ERROR = re.compile(rb"(?:^|[\r\n])event: ?error[\r\n]")
 _OBFUSCATION = re.compile(rb',\s*"obfuscation"\s*:\s*"[^"\\]*"|"obfuscation"\s*:\s*"[^"\\]*"\s*,\s*')
 
 
@@ -120,7 +121,7 @@ class StreamObserver:
         return self._introductions >= _MOST_INTRODUCTIONS or bool(self._observed.model)
 
     def _tells(self, data: bytes) -> bool:
-        return _DONE_MARK in data or self._family.telling.search(data) is not None
+        return _DONE_MARK in data or self._family.telling.search(data) is not None or _is_named_error(data)
 
     def _count(self, joined: bytes, events: Sequence[bytes]) -> None:
         found = self._family.generated.findall(joined)
@@ -149,12 +150,17 @@ class StreamObserver:
             chunk = decode_object(data) or {}
             self._introductions += bool(chunk)
             sign = self._family.note(chunk, self._observed)
-            self.has_failed = self.has_failed or Sign.FAILED in sign
+            self.has_failed = self.has_failed or Sign.FAILED in sign or _is_named_error(event)
             self.is_done = self.is_done or Sign.END in sign or data.startswith(_DONE_MARK)
             is_kept = not (self._drops_usage and Sign.USAGE_ONLY in sign)
         if self.is_done and is_kept:
             self.held += event
         return is_kept and not self.is_done
+
+
+def _is_named_error(data: bytes) -> bool:
+    """Tell whether an event is called `error`, as some servers call one whatever its data are."""
+    return b"event" in data and _NAMED_ERROR.search(data) is not None
 
 
 def is_readable(stream: bytes) -> bool:

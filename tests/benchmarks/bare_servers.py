@@ -1,5 +1,7 @@
 """The least that aiohttp can do, to measure the gateway beside: `constant` answers, `forward URL` passes through.
 
+`constant BYTES whole` and `constant BYTES stream` answer with nearly so many bytes, in one of the two forms.
+
 Prints its port on the first line and serves until it is terminated.
 """
 
@@ -8,11 +10,13 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from typing import Any
 
 import aiohttp
 import uvloop
 from aiohttp import web
 
+USAGE = {"prompt_tokens": 200, "completion_tokens": 150, "total_tokens": 350}
 ANSWER = json.dumps(
     {
         "id": "cmpl-benchmark",
@@ -20,16 +24,51 @@ ANSWER = json.dumps(
         "created": 1,
         "model": "m",
         "choices": [{"text": "word " * 150, "index": 0, "logprobs": None, "finish_reason": "stop"}],
-        "usage": {"prompt_tokens": 200, "completion_tokens": 150, "total_tokens": 350},
+        "usage": USAGE,
     }
 ).encode()
 MAX_BODY_BYTES = 32 * 1024 * 1024
 
 
-async def constant(request: web.Request) -> web.Response:
+def _completion(text: str, finish_reason: str | None) -> dict[str, Any]:
+    choice = {"text": text, "index": 0, "logprobs": None, "finish_reason": finish_reason}
+    return {"id": "cmpl-benchmark", "object": "text_completion", "created": 1, "model": "m", "choices": [choice]}
+
+
+def whole_answer(size: int) -> bytes:
+    """Return an answer of nearly `size` bytes, as JSON."""
+    least = json.dumps({**_completion("", "stop"), "usage": USAGE})
+    text = "word " * ((size - len(least)) // len("word "))
+    return json.dumps({**_completion(text, "stop"), "usage": USAGE}).encode()
+
+
+def streamed_answer(size: int) -> bytes:
+    """Return an answer of nearly `size` bytes, as events of a word each, one of the usage, and `[DONE]`."""
+    word = _event(_completion("word ", None))
+    last = _event(_completion("", "stop")) + _event({**_completion("", None), "choices": [], "usage": USAGE})
+    return (word * ((size - len(last)) // len(word)) + last + "data: [DONE]\n\n").encode()
+
+
+def _event(value: dict[str, Any]) -> str:
+    return f"data: {json.dumps(value)}\n\n"
+
+
+class Constant:
     """Answer the same, whatever is asked."""
-    await request.read()
-    return web.Response(body=ANSWER, content_type="application/json")
+
+    def __init__(self, body: bytes = ANSWER, content_type: str = "application/json") -> None:
+        self._body, self._content_type = body, content_type
+
+    async def __call__(self, request: web.Request) -> web.Response:
+        """Answer one request."""
+        await request.read()
+        return web.Response(body=self._body, content_type=self._content_type)
+
+
+def _constant(size: str, form: str) -> Constant:
+    if form == "stream":
+        return Constant(streamed_answer(int(size)), "text/event-stream")
+    return Constant(whole_answer(int(size)))
 
 
 class Forward:
@@ -59,7 +98,8 @@ async def serve(arguments: list[str]) -> None:
         app.on_startup.append(forward.open)
         app.router.add_post("/v1/completions", forward.__call__)
     else:
-        app.router.add_post("/v1/completions", constant)
+        constant = _constant(*arguments[1:]) if arguments[1:] else Constant()
+        app.router.add_post("/v1/completions", constant.__call__)
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.cache_keys import cache_key, canonical_fields
+from policies.catalog import ModelDefaults
 from policies.requests.asked import Dialect, EffectiveRequest, Endpoint
 from policies.requests.body import decode_body
 from policies.requests.completions import CompletionRequest
@@ -22,8 +23,9 @@ BASES = {
     Endpoint.COMPLETIONS: {"prompt": '"p"', "temperature": "0", "max_tokens": "8"},
     Endpoint.CHAT: {"messages": '[{"role":"user","content":"p"}]', "temperature": "0"},
     Endpoint.EMBEDDINGS: {"input": '"p"'},
+    Endpoint.RESPONSES: {"input": '"p"', "temperature": "0", "store": "false"},
 }
-TEXT, CHAT, VECTOR = Endpoint.COMPLETIONS, Endpoint.CHAT, Endpoint.EMBEDDINGS
+TEXT, CHAT, VECTOR, RESPONSE = Endpoint.COMPLETIONS, Endpoint.CHAT, Endpoint.EMBEDDINGS, Endpoint.RESPONSES
 
 
 def effective(
@@ -104,6 +106,10 @@ EQUAL = {
     "logit_bias in another order": (TEXT, '"logit_bias":{"5":1,"6":2}', '"logit_bias":{"6":2,"5":1}'),
     "logit_bias as pairs and as a map": (TEXT, '"logit_bias":[["5",1]]', '"logit_bias":{"5":1}'),
     "echo as a list of one": (TEXT, '"echo":[true]', '"echo":true'),
+    "best_of as a list of one pair": (TEXT, '"best_of":[["best_of",2]]', '"best_of":2'),
+    "best_of as an object of one": (TEXT, '"best_of":{"best_of":2.0}', '"best_of":2'),
+    "stop as an array of one empty text": (TEXT, '"stop":[""]', '"stop":""'),
+    "presence_penalty 0 and -0.0": (TEXT, '"presence_penalty":-0.0', ""),
     "an array of one prompt and the prompt": (TEXT, '"prompt":["p"]', '"prompt":"p"'),
     "an array of one token prompt and the prompt": (TEXT, '"prompt":[[1,2]]', '"prompt":[1,2]'),
     "token ids 1 and 1.0": (TEXT, '"prompt":[1,2]', '"prompt":[1.0,2]'),
@@ -119,15 +125,60 @@ EQUAL = {
     "prompt_cache_key": (TEXT, '"prompt_cache_key":"k"', ""),
     "prompt_cache_retention": (TEXT, '"prompt_cache_retention":"24h"', ""),
     "cache_level 2": (TEXT, '"cache_level":2', ""),
+    "cache_level 2.0": (TEXT, '"cache_level":2.0', ""),
+    "all that is ignored at once": (
+        TEXT,
+        '"stream":true,"stream_options":{"include_usage":true},"user":"a","metadata":{},"cache_level":2',
+        '"user":"b","prompt_cache_key":"k"',
+    ),
     "chat: logprobs false and absent": (CHAT, '"logprobs":false', ""),
     "chat: n 1 and absent": (CHAT, '"n":1', ""),
     "chat: stop as an array of one": (CHAT, '"stop":["x"]', '"stop":"x"'),
     "chat: max_completion_tokens 8 and 8.0": (CHAT, '"max_completion_tokens":8', '"max_completion_tokens":8.0'),
-    "chat: store false and null": (CHAT, '"store":null', ""),
+    "chat: store null and absent": (CHAT, '"store":null', ""),
+    "chat: temperature 0 and 0.0": (CHAT, '"temperature":0', '"temperature":0.0'),
+    "chat: presence_penalty 0.0 and absent": (CHAT, '"presence_penalty":0.0', ""),
+    "chat: frequency_penalty 0 and absent": (CHAT, '"frequency_penalty":0', ""),
+    "chat: presence_penalty 1 and 1.0": (CHAT, '"presence_penalty":1', '"presence_penalty":1.0'),
+    "chat: logit_bias 1 and 1.0": (CHAT, '"logit_bias":{"5":1}', '"logit_bias":{"5":1.0}'),
+    "chat: logit_bias null and absent": (CHAT, '"logit_bias":null', ""),
+    "chat: logprobs null and absent": (CHAT, '"logprobs":null', ""),
+    "chat: top_logprobs 2 and 2.0": (
+        CHAT,
+        '"logprobs":true,"top_logprobs":2',
+        '"logprobs":true,"top_logprobs":2.0',
+    ),
+    "chat: seed 7 and 7.0": (CHAT, '"seed":7', '"seed":7.0'),
+    "chat: tools null and absent": (CHAT, '"tools":null', ""),
+    "chat: members of a tool in another order": (
+        CHAT,
+        '"tools":[{"type":"function","function":{"name":"f"}}]',
+        '"tools":[{"function":{"name":"f"},"type":"function"}]',
+    ),
+    "chat: streamed with its usage and whole": (CHAT, '"stream":true,"stream_options":{"include_usage":true}', ""),
+    "chat: another user": (CHAT, '"user":"alice"', '"user":"bob"'),
+    "chat: safety_identifier": (CHAT, '"safety_identifier":"a"', ""),
+    "chat: metadata": (CHAT, '"metadata":{"a":"b"}', ""),
+    "chat: prompt_cache_key": (CHAT, '"prompt_cache_key":"k"', ""),
+    "chat: prompt_cache_retention": (CHAT, '"prompt_cache_retention":"24h"', ""),
+    "chat: cache_level 2": (CHAT, '"cache_level":2', ""),
+    "chat: cache_level 2.0": (CHAT, '"cache_level":2.0', ""),
     "embeddings: an array of one and its text": (VECTOR, '"input":["p"]', '"input":"p"'),
     "embeddings: an array of one token input": (VECTOR, '"input":[[1,2]]', '"input":[1,2]'),
     "embeddings: token ids 1 and 1.0": (VECTOR, '"input":[1,2]', '"input":[1,2.0]'),
+    "embeddings: token ids 1 and 1.0 in several inputs": (VECTOR, '"input":[[1],[2]]', '"input":[[1.0],[2]]'),
+    "embeddings: dimensions 256 and 256.0": (VECTOR, '"dimensions":256', '"dimensions":256.0'),
+    "embeddings: encoding_format null and absent": (VECTOR, '"encoding_format":null', ""),
     "embeddings: another user": (VECTOR, '"user":"a"', ""),
+    "embeddings: metadata": (VECTOR, '"metadata":{"a":"b"}', ""),
+    "embeddings: cache_level 2": (VECTOR, '"cache_level":2', ""),
+    "responses: streamed and whole": (RESPONSE, '"stream":true', ""),
+    "responses: stream options": (RESPONSE, '"stream":true,"stream_options":{"include_obfuscation":false}', ""),
+    "responses: temperature 0 and 0.0": (RESPONSE, '"temperature":0', '"temperature":0.0'),
+    "responses: max_output_tokens 16 and 16.0": (RESPONSE, '"max_output_tokens":16', '"max_output_tokens":16.0'),
+    "responses: top_logprobs 2 and 2.0": (RESPONSE, '"top_logprobs":2', '"top_logprobs":2.0'),
+    "responses: instructions null and absent": (RESPONSE, '"instructions":null', ""),
+    "responses: cache_level 2": (RESPONSE, '"cache_level":2', ""),
 }
 
 DIFFERENT = {
@@ -181,6 +232,9 @@ DIFFERENT = {
     "max_tokens 8 and 9": (TEXT, '"max_tokens":8', '"max_tokens":9'),
     "seed 0 and absent": (TEXT, '"seed":0', ""),
     "seed 1 and -1": (TEXT, '"seed":1', '"seed":-1'),
+    "temperature 0 and temperature 0 with a seed": (TEXT, '"seed":0,"temperature":0', '"temperature":0'),
+    "echo true and an echo that is unknown elsewhere": (TEXT, '"echo":true', '"Echo":true'),
+    "prompt_cache_options, which no rule leaves out": (TEXT, '"prompt_cache_options":{}', ""),
     "seeds around 2^53": (TEXT, '"seed":9007199254740992', '"seed":9007199254740993'),
     "seeds at the end of 64 bits": (TEXT, '"seed":9223372036854775807', '"seed":9223372036854775806'),
     "completion_config": (TEXT, '"completion_config":"a"', ""),
@@ -197,6 +251,13 @@ DIFFERENT = {
     "an unknown field of one and its element": (TEXT, '"x":["a"]', '"x":"a"'),
     "an unknown field's nested null": (TEXT, '"x":{"a":null}', '"x":{}'),
     "an unknown field's array order": (TEXT, '"x":[1,2]', '"x":[2,1]'),
+    "an unknown field around 2^53": (TEXT, '"x":9007199254740992', '"x":9007199254740993'),
+    "an unknown field 2^53 as an integer and as a real": (TEXT, '"x":9007199254740992', '"x":9007199254740992.0'),
+    "an unknown field's text in NFC and in NFD": (TEXT, '"x":"\\u00e9"', '"x":"e\\u0301"'),
+    "an unknown field in another case": (TEXT, '"x":1', '"X":1'),
+    "an unknown field and the same inside another": (TEXT, '"x":1', '"y":{"x":1}'),
+    "an unknown field's member null and a list of null": (TEXT, '"x":[null]', '"x":[]'),
+    "an ignored member inside an unknown field": (TEXT, '"x":{"user":"a"}', '"x":{"user":"b"}'),
     "an unknown field's nested 1 and 1.0": (TEXT, '"x":{"a":[1]}', '"x":{"a":[1.0]}'),
     "unknown integers beyond 64 bits": (TEXT, '"x":18446744073709551616', '"x":18446744073709551617'),
     "a field of another endpoint": (TEXT, '"top_logprobs":1', '"top_logprobs":1.0'),
@@ -216,6 +277,52 @@ DIFFERENT = {
         '"tools":[{"type":"function","function":{"name":"g"}}]',
     ),
     "chat: tools empty and absent": (CHAT, '"tools":[]', ""),
+    "chat: tools in another order": (
+        CHAT,
+        '"tools":[{"type":"function","function":{"name":"f"}},{"type":"function","function":{"name":"g"}}]',
+        '"tools":[{"type":"function","function":{"name":"g"}},{"type":"function","function":{"name":"f"}}]',
+    ),
+    "chat: a tool's schema with 1 and 1.0": (
+        CHAT,
+        '"tools":[{"type":"function","function":{"name":"f","parameters":{"minimum":1}}}]',
+        '"tools":[{"type":"function","function":{"name":"f","parameters":{"minimum":1.0}}}]',
+    ),
+    "chat: tools and functions": (CHAT, '"tools":[{"name":"f"}]', '"functions":[{"name":"f"}]'),
+    "chat: a message's text and the same in a part": (
+        CHAT,
+        '"messages":[{"role":"user","content":"p"}]',
+        '"messages":[{"role":"user","content":[{"type":"text","text":"p"}]}]',
+    ),
+    "chat: a message's name": (CHAT, '"messages":[{"role":"user","content":"p","name":"n"}]', ""),
+    "chat: a message's member null and absent": (CHAT, '"messages":[{"role":"user","content":"p","name":null}]', ""),
+    "chat: messages in another order": (
+        CHAT,
+        '"messages":[{"role":"user","content":"a"},{"role":"user","content":"b"}]',
+        '"messages":[{"role":"user","content":"b"},{"role":"user","content":"a"}]',
+    ),
+    "chat: content in NFC and in NFD": (
+        CHAT,
+        '"messages":[{"role":"user","content":"\\u00e9"}]',
+        '"messages":[{"role":"user","content":"e\\u0301"}]',
+    ),
+    "chat: an array of texts in stop's array and those texts": (CHAT, '"stop":[["a","b"]]', '"stop":["a","b"]'),
+    "chat: an empty array in stop's array and an empty one": (CHAT, '"stop":[[]]', '"stop":[]'),
+    "chat: stop given": (CHAT, '"stop":"x"', ""),
+    "chat: n 2": (CHAT, '"n":2', ""),
+    "chat: max_completion_tokens given": (CHAT, '"max_completion_tokens":8', ""),
+    "chat: max_tokens 8 and 9": (CHAT, '"max_tokens":8', '"max_tokens":9'),
+    "chat: seed 0 and absent": (CHAT, '"seed":0', ""),
+    "chat: presence_penalty false and absent": (CHAT, '"presence_penalty":false', ""),
+    "chat: presence_penalty 0 as a text": (CHAT, '"presence_penalty":"0"', ""),
+    "chat: logit_bias empty and absent": (CHAT, '"logit_bias":{}', ""),
+    "chat: top_logprobs 0 and absent": (CHAT, '"logprobs":true,"top_logprobs":0', '"logprobs":true'),
+    "chat: response_format text and absent": (CHAT, '"response_format":{"type":"text"}', ""),
+    "chat: parallel_tool_calls true and absent": (CHAT, '"parallel_tool_calls":true', ""),
+    "chat: service_tier auto and absent": (CHAT, '"service_tier":"auto"', ""),
+    "chat: prompt_cache_options": (CHAT, '"prompt_cache_options":{"mode":"explicit"}', ""),
+    "chat: an unknown cache_level": (CHAT, '"cache_level":3', ""),
+    "chat: top_p 1 and absent, for models differ": (CHAT, '"top_p":1', ""),
+    "chat: temperature 1 and absent, for models differ": (CHAT, '"temperature":1', '"temperature":null'),
     "chat: response_format": (CHAT, '"response_format":{"type":"json_object"}', ""),
     "chat: tool_choice": (CHAT, '"tool_choice":"none"', ""),
     "chat: reasoning_effort": (CHAT, '"reasoning_effort":"high"', ""),
@@ -227,8 +334,36 @@ DIFFERENT = {
     "embeddings: dimensions": (VECTOR, '"dimensions":256', ""),
     "embeddings: base64 and floats": (VECTOR, '"encoding_format":"base64"', '"encoding_format":"float"'),
     "embeddings: base64 and absent": (VECTOR, '"encoding_format":"base64"', ""),
+    "embeddings: float and absent": (VECTOR, '"encoding_format":"float"', ""),
+    "embeddings: a space at the end": (VECTOR, '"input":"p "', ""),
+    "embeddings: text that looks like tokens": (VECTOR, '"input":"[1, 2]"', '"input":[1,2]'),
+    "embeddings: two inputs and one joined": (VECTOR, '"input":["a","b"]', '"input":["ab"]'),
+    "embeddings: two token inputs and one joined": (VECTOR, '"input":[[1],[2]]', '"input":[1,2]'),
+    "embeddings: the same input once and twice": (VECTOR, '"input":["p","p"]', ""),
+    "embeddings: in NFC and in NFD": (VECTOR, '"input":"\\u00e9"', '"input":"e\\u0301"'),
+    "embeddings: an unknown field": (VECTOR, '"truncate":"END"', ""),
+    "embeddings: an unknown temperature 0": (VECTOR, '"temperature":0', ""),
     "embeddings: inputs in another order": (VECTOR, '"input":["a","b"]', '"input":["b","a"]'),
     "embeddings: an unknown n 1": (VECTOR, '"n":1', ""),
+    "responses: a text and the message that it stands for": (
+        RESPONSE,
+        '"input":"p"',
+        '"input":[{"role":"user","content":"p"}]',
+    ),
+    "responses: instructions": (RESPONSE, '"instructions":"be brief"', ""),
+    "responses: instructions empty and absent": (RESPONSE, '"instructions":""', ""),
+    "responses: max_output_tokens 16 and absent": (RESPONSE, '"max_output_tokens":16', ""),
+    "responses: the ceiling under another endpoint's name": (RESPONSE, '"max_output_tokens":16', '"max_tokens":16'),
+    "responses: reasoning": (RESPONSE, '"reasoning":{"effort":"low"}', ""),
+    "responses: text": (RESPONSE, '"text":{"format":{"type":"text"}}', ""),
+    "responses: tools": (RESPONSE, '"tools":[{"type":"function","name":"f"}]', ""),
+    "responses: include": (RESPONSE, '"include":["reasoning.encrypted_content"]', ""),
+    "responses: truncation": (RESPONSE, '"truncation":"auto"', ""),
+    "responses: an unknown n 1": (RESPONSE, '"n":1', ""),
+    "responses: an unknown field": (RESPONSE, '"x":1', ""),
+    "responses: the user, whom an answer names": (RESPONSE, '"user":"alice"', '"user":"bob"'),
+    "responses: metadata, which an answer repeats": (RESPONSE, '"metadata":{"a":"b"}', ""),
+    "responses: prompt_cache_key, which an answer repeats": (RESPONSE, '"prompt_cache_key":"k"', ""),
 }
 
 
@@ -249,6 +384,50 @@ def test_equal_requests_have_one_key(endpoint: Endpoint, one: str, other: str) -
 @pytest.mark.parametrize(("endpoint", "one", "other"), rows(DIFFERENT))
 def test_different_requests_have_different_keys(endpoint: Endpoint, one: str, other: str) -> None:
     assert key(extended(one, endpoint), endpoint) != key(extended(other, endpoint), endpoint)
+
+
+DECLARED = ModelDefaults(temperature=1, top_p=0.95, max_tokens=16)
+# endpoint, members of one request, members of the other, whether a model that declares its defaults takes both for one
+DEFAULTS_DECLARED = {
+    "temperature 1": (TEXT, '"temperature":1', '"temperature":null', True),
+    "temperature 1.0": (TEXT, '"temperature":1.0', '"temperature":null', True),
+    "temperature 0": (TEXT, '"temperature":0', '"temperature":null', False),
+    "top_p 0.95": (TEXT, '"top_p":0.95', "", True),
+    "top_p 1, which is the API's and not the model's": (TEXT, '"top_p":1', "", False),
+    "max_tokens 16": (TEXT, '"max_tokens":16', '"max_tokens":null', True),
+    "max_tokens 16.0": (TEXT, '"max_tokens":16.0', '"max_tokens":null', True),
+    "max_tokens 17": (TEXT, '"max_tokens":17', '"max_tokens":null', False),
+    "all three": (TEXT, '"temperature":1,"top_p":0.95,"max_tokens":16', '"temperature":null,"max_tokens":null', True),
+    "a text that looks like one": (TEXT, '"x":"temperature"', "", False),
+    "chat: temperature 1": (CHAT, '"temperature":1', '"temperature":null', True),
+    "chat: top_p 0.95": (CHAT, '"top_p":0.95', "", True),
+    "chat: max_tokens 16, which is no chat's default": (CHAT, '"max_tokens":16', "", False),
+    "chat: max_completion_tokens 16": (CHAT, '"max_completion_tokens":16', "", False),
+    "responses: temperature 1": (RESPONSE, '"temperature":1', '"temperature":null', True),
+    "responses: max_output_tokens 16": (RESPONSE, '"max_output_tokens":16', "", False),
+    "embeddings: an unknown temperature 1": (VECTOR, '"temperature":1', "", False),
+    "embeddings: an unknown max_tokens 16": (VECTOR, '"max_tokens":16', "", False),
+}
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "one", "other", "is_same"), DEFAULTS_DECLARED.values(), ids=DEFAULTS_DECLARED.keys()
+)
+def test_a_model_may_declare_what_absent_parameters_are(
+    endpoint: Endpoint,
+    one: str,
+    other: str,
+    is_same: bool,  # noqa: FBT001
+) -> None:
+    requests = [effective(extended(extra, endpoint), endpoint) for extra in (one, other)]
+    keys = {cache_key(each, MODEL, scope=ALICE, defaults=DECLARED) for each in requests}
+    assert (len(keys) == 1) is is_same
+    assert len({cache_key(each, MODEL, scope=ALICE) for each in requests}) == 2
+
+
+def test_what_is_not_declared_is_kept_apart() -> None:
+    requests = [effective(extended(extra)) for extra in ('"temperature":1', '"temperature":null')]
+    assert len({cache_key(each, MODEL, scope=ALICE, defaults=ModelDefaults(top_p=1)) for each in requests}) == 2
 
 
 def test_all_different_requests_differ_from_one_another() -> None:

@@ -8,6 +8,7 @@ from policies.freshness import Fit, age_milliseconds, age_seconds, judge, left_s
 HOUR = Keyed("k", ttl_seconds=3600)
 MINUTE_AT_MOST = Keyed("k", ttl_seconds=3600, max_age_seconds=60)
 NO_AGE = Keyed("k", ttl_seconds=3600, max_age_seconds=0)
+ANY_FINGERPRINT = Keyed("k", ttl_seconds=3600, checks_fingerprint=False)
 LONG_AGE = Keyed("k", ttl_seconds=60, max_age_seconds=3600)
 
 
@@ -26,6 +27,19 @@ LONG_AGE = Keyed("k", ttl_seconds=60, max_age_seconds=3600)
 )
 def test_age_is_judged(plan: Keyed, age: int, expected: Fit) -> None:
     assert judge(plan, age) is expected
+
+
+@pytest.mark.parametrize(
+    ("plan", "facts", "expected"),
+    [
+        pytest.param(HOUR, {"is_retired": True}, Fit.RETIRED, id="a fingerprint that is shown no longer"),
+        pytest.param(ANY_FINGERPRINT, {"is_retired": True}, Fit.GOOD, id="unless that is of no interest"),
+        pytest.param(ANY_FINGERPRINT, {"is_purged": True}, Fit.PURGED, id="what is purged is never served"),
+        pytest.param(HOUR, {"is_purged": True, "is_retired": True}, Fit.PURGED, id="a purge comes before all"),
+    ],
+)
+def test_what_else_is_judged(plan: Keyed, facts: dict[str, bool], expected: Fit) -> None:
+    assert judge(plan, 0, **facts) is expected
 
 
 @pytest.mark.parametrize(

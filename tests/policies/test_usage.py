@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from policies.principals import Principal
 from policies.requests.asked import Action, Adjustment
 from policies.requests.chat import ChatRequest
 from policies.requests.completions import CompletionRequest
@@ -12,6 +13,7 @@ from policies.usage import (
     MAX_FIELD_NAME_CHARACTERS,
     MAX_TEXT_CHARACTERS,
     MAX_UNKNOWN_FIELDS,
+    Provider,
     RecordedAdjustment,
     Usage,
     bounded,
@@ -207,3 +209,9 @@ def test_adjustments_are_recorded_without_text(before: object, after: object, ex
 )
 def test_identifiers_are_bounded(text: str | None, expected: str | None) -> None:
     assert bounded(text) == expected
+
+
+@pytest.mark.parametrize("is_service_account", [pytest.param(False, id="a user"), pytest.param(True, id="a service")])
+def test_who_pays_is_told_without_policies(*, is_service_account: bool) -> None:
+    principal = Principal("org", "research", "alice", "key_1", ("m",), is_service_account=is_service_account)
+    assert Provider.of(principal) == Provider("research", "alice", is_service_account, "key_1")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from proxy.config import Configuration
-from proxy.config_file import DEFAULT_NAME, ConfigurationError, default_path, load
+from proxy.config_file import DEFAULT_NAME, ConfigurationError, default_path, load, read_secret
 
 HASH = "ab" * 32
 SECRET = "sk-do-not-print-me"  # noqa: S105  of no use anywhere
@@ -527,3 +527,11 @@ def test_the_default_file_is_looked_for_in_the_current_folder(tmp_path: Path, mo
     assert default_path() is None
     (tmp_path / DEFAULT_NAME).touch()
     assert default_path() == Path(DEFAULT_NAME)
+
+
+def test_a_command_s_secret_is_itself_or_comes_from_elsewhere(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("from a file\n")
+    found = [read_secret(text, {"NAME": "from there"}) for text in ("itself", "env:NAME", f"file:{tmp_path / 'key'}")]
+    assert found == ["itself", "from there", "from a file"]
+    with pytest.raises(ValueError, match="the environment variable OTHER is not set"):
+        read_secret("env:OTHER", {})

@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from proxy.config import Address
-from proxy.listening import CannotListen, listening, url_of
+from proxy.listening import CannotListen, is_web_address, listening, own_url, url_of
 
 
 def test_sockets_of_one_port_are_bound_before_anybody_serves() -> None:
@@ -50,3 +50,35 @@ def test_an_address_of_version_six_is_written_in_brackets() -> None:
         pytest.skip("this machine has no IPv6")
     with listening(Address("::1", 0), setting="listen", count=1) as [sock]:
         assert url_of(sock).startswith("http://[::1]:")
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        pytest.param("10.0.0.7", "http://10.0.0.7:80", id="an address"),
+        pytest.param("0.0.0.0", "http://127.0.0.1:80", id="all of them"),  # noqa: S104  as configurations have it
+        pytest.param("::", "http://[::1]:80", id="all of the newer ones too"),
+        pytest.param("fe80::1", "http://[fe80::1]:80", id="one of those"),
+        pytest.param("gateway.internal", "http://gateway.internal:80", id="a name"),
+    ],
+)
+def test_this_machine_reaches_what_listens_on_it(host: str, expected: str) -> None:
+    assert own_url(host, 80) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("http://127.0.0.1:8080", True),
+        ("https://[::1]/base", True),
+        ("127.0.0.1:8080", False),
+        ("ftp://h", False),
+        ("http://", False),
+        ("http://h:x", False),
+        ("http://[", False),
+        ("http://h /", False),
+        ("http://h\r\n", False),
+    ],
+)
+def test_which_texts_are_addresses_of_servers(text: str, *, expected: bool) -> None:
+    assert is_web_address(text) is expected

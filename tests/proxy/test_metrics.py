@@ -118,6 +118,11 @@ COUNTED = {
         None,
         {'cache_lookups_total{reason="none",result="hit"}': 1},
     ),
+    "who joined the fetch of another is told apart": (
+        make_exchange(cache=CacheResult.HIT, is_collapsed=True),
+        None,
+        {'cache_lookups_total{reason="none",result="joined"}': 1},
+    ),
     "a bypass says why": (
         make_exchange(decision=make_decision(Bypass("not-deterministic")), cache=CacheResult.BYPASS),
         Charged(),

@@ -60,7 +60,10 @@ def test_every_parameter_of_an_endpoint_has_its_row(endpoint: str) -> None:
             "the nearest one inside. | `max_tokens: {max: 1024, on_violation: clamp}` |",
             id="a setting of rules, with its example",
         ),
-        pytest.param("| `ttl` | a number or text | `7d` | How long an entry may be served. |", id="a duration"),
+        pytest.param(
+            "| `ttl` | a number or text | `7d` | How long an entry may be served; a model's `cache_ttl` shortens it. |",
+            id="a duration",
+        ),
     ],
 )
 def test_a_row_says_what_there_is_to_know(row: str) -> None:

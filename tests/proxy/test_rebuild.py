@@ -239,7 +239,7 @@ async def test_a_first_start_leaves_nothing_behind_but_when_it_was(any_store: St
         assert gateway.at.metrics.rebuilds_total.value == 0
         assert not (tmp_path / "usage.id").exists()
         with any_store.client() as client:
-            assert set(client.keys()) - {KEYS.probe.encode()} == {KEYS.data.encode()}
+            assert set(client.keys()) - {KEYS.probe.encode()} == {KEYS.data.encode(), KEYS.cache.encode()}
 
 
 @pytest.mark.parametrize("is_lost_again", [True, False], ids=["lost again", "away for a moment"])

@@ -7,13 +7,13 @@ import pytest
 from exchanges import ALICE, MODELS, STARTED, STARTED_AT, make_exchange
 from msgspec.structs import replace
 
-from policies.catalog import Model
+from policies.catalog import Model, Price
 from policies.charges import Charged
 from policies.policy import Rule
 from policies.principals import AppliedPolicy, Principal
 from policies.requests.asked import Action, Adjustment, AskedRequest, Dialect, Endpoint
 from policies.requests.dialects import read_request
-from policies.usage import MAX_TEXT_CHARACTERS, Usage, UsageRecord
+from policies.usage import MAX_TEXT_CHARACTERS, Provider, Saved, Usage, UsageRecord
 from proxy.exchange import CacheResult, Exchange, Outcome
 from proxy.records import orphan_record, saved_microdollars, usage_record
 
@@ -104,6 +104,7 @@ def test_the_record_holds_everything_the_specification_names() -> None:
         "saved_input_tokens": 0,
         "saved_output_tokens": 0,
         "saved_microdollars": 0,
+        "provided": [],
         "prompts": 1,
         "parameters": {"prompt_count": 1, "n": 8, "max_tokens": 50, "user_count": 1},
         "unknown_fields": ["num_ctx"],
@@ -194,34 +195,79 @@ def test_a_service_account_is_told_from_a_user() -> None:
     assert (found["owner"], found["is_service_account"]) == ("bot", True)
 
 
-def test_a_hit_tells_what_it_saved() -> None:
+ANNA = Provider("proj_sales", "anna", is_service_account=False, key="key_anna")
+BOT = Provider("proj_research", "bot", is_service_account=True, key="key_bot")
+
+
+def test_a_hit_tells_what_it_saved_and_who_had_paid_for_it() -> None:
     exchange = finished({"temperature": 0})
     exchange.cache = CacheResult.HIT
-    exchange.answer.usage = Usage(1000, 500)
+    exchange.saved = (Saved(Usage(1000, 500), ANNA),)
     found = record(exchange, None)
-    price = MODELS["m"].price
-    assert price is not None
+    # At 1.5 and 2 micro-dollars a token.
     assert found["saved_input_tokens"] == 1000
     assert found["saved_output_tokens"] == 500
-    assert found["saved_microdollars"] == saved_microdollars(exchange) == 1000 * price.input + 500 * price.output
+    assert found["saved_microdollars"] == saved_microdollars(exchange) == 1500 + 1000
+    assert found["provided"] == [
+        {
+            "project": "proj_sales",
+            "owner": "anna",
+            "is_service_account": False,
+            "key": "key_anna",
+            "input_tokens": 1000,
+            "output_tokens": 500,
+            "microdollars": 2500,
+        }
+    ]
     assert (found["input_tokens"], found["cost_microdollars"], found["known"]) == (0, 0, "none")
 
 
-@pytest.mark.parametrize(
-    "cache", [pytest.param(each, id=each.value) for each in CacheResult if each is not CacheResult.HIT]
-)
-def test_what_is_no_hit_saves_nothing(cache: CacheResult) -> None:
+def test_several_stored_answers_are_summed_by_who_paid_and_rounded_one_by_one() -> None:
+    exchange = finished({"temperature": 0})
+    exchange.cache = CacheResult.PARTIAL
+    exchange.saved = (
+        Saved(Usage(1, 0), ANNA),  # 1.5 micro-dollars
+        Saved(Usage(3, 2), BOT),  # 8.5
+        Saved(Usage(1, 1), ANNA),  # 3.5
+        Saved(Usage(5, 0), None),  # 7.5, and nobody to thank
+        Saved(None, ANNA),
+    )
+    found = record(exchange)
+    assert (found["saved_input_tokens"], found["saved_output_tokens"]) == (10, 3)
+    assert found["saved_microdollars"] == saved_microdollars(exchange) == 2 + 9 + 4 + 8
+    names = ("owner", "is_service_account", "input_tokens", "output_tokens", "microdollars")
+    assert [tuple(each[name] for name in names) for each in found["provided"]] == [
+        ("anna", False, 2, 1, 2 + 4),
+        ("bot", True, 3, 2, 9),
+    ]
+    assert (found["cache"], found["input_tokens"], found["cost_microdollars"]) == ("partial", 10, 55)
+
+
+def test_tokens_that_an_upstream_had_cached_were_cheaper_to_fetch() -> None:
+    exchange = finished()
+    assert exchange.decision is not None
+    settings = MODELS["m"].model_copy(update={"price": Price(input=2.0, output=3.0, cached_input=1.0)})
+    exchange.decision = replace(exchange.decision, model=Model("m", settings))
+    exchange.saved = (Saved(Usage(10, 1, cached_input_tokens=4), ANNA),)
+    assert saved_microdollars(exchange) == 6 * 2 + 4 * 1 + 3
+
+
+@pytest.mark.parametrize("cache", [pytest.param(each, id=each.value) for each in CacheResult])
+def test_what_no_stored_answer_served_saves_nothing(cache: CacheResult) -> None:
     exchange = finished()
     exchange.cache = cache
     exchange.answer.usage = Usage(1000, 500)
     assert saved_microdollars(exchange) == 0
-    assert record(exchange)["saved_input_tokens"] == 0
+    found = record(exchange)
+    assert (found["saved_input_tokens"], found["saved_microdollars"], found["provided"]) == (0, 0, [])
 
 
 def test_a_hit_whose_answer_reported_no_usage_saves_nothing_known() -> None:
     exchange = finished()
     exchange.cache = CacheResult.HIT
-    assert saved_microdollars(exchange) == 0
+    exchange.saved = (Saved(None, ANNA),)
+    found = record(exchange, None)
+    assert (found["saved_input_tokens"], found["saved_microdollars"], found["provided"]) == (0, 0, [])
 
 
 def test_a_request_refused_before_its_decision_leaves_a_record_too() -> None:

@@ -12,6 +12,7 @@ from policies.errors import LimitExceeded
 from policies.usage import Usage
 from proxy.errors import StoreUnavailable
 from proxy.exchange import CacheResult, Outcome
+from proxy.store import reservations
 from proxy.store.entries import StoredAnswer
 from proxy.waiting import Sleepers
 
@@ -243,7 +244,7 @@ async def test_an_answer_from_the_cache_need_not_wait_for_tokens(valkey: StoreSe
             again = exchange(asked)
             async with at.admissions.admit(asked, again) as admission:
                 again.outcome, again.status = Outcome.COMPLETED, 200
-                assert admission.cached is not None
+                assert admission.cache.answer is not None
             assert again.waited_seconds == 0
 
 
@@ -277,7 +278,7 @@ async def test_who_found_an_answer_and_no_room_was_not_served_with_it(valkey: St
 async def _cached(at: Worker, asked: Decision, told: Any) -> bool:  # noqa: ANN401  an exchange
     async with at.admissions.admit(asked, told) as admission:
         told.outcome, told.status = Outcome.COMPLETED, 200
-        return admission.cached is not None
+        return admission.cache.answer is not None
 
 
 @pytest.mark.parametrize(
@@ -308,6 +309,22 @@ async def test_the_store_goes_away_while_they_wait(
         if becomes != "unavailable":
             await asyncio.wait_for(request.entered.wait(), 5)
             await request.end()
+
+
+async def test_whoever_cannot_be_counted_while_the_store_is_away_leaves_the_line_when_it_is_back(
+    own_valkey: StoreServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reservations, "WAITER_LIFE_MILLISECONDS", 600_000)  # so that nobody is taken for dead
+    denying = {**ONE_AT_ONCE, "on_store_failure": "deny"}
+    async with worker(own_valkey.url, tmp_path) as at, running(at, decision([denying])):
+        waiting_one = Request(at, decision([denying]))
+        await eventually(lambda: in_line(own_valkey) == 1)
+        own_valkey.kill()
+        with pytest.raises(StoreUnavailable):
+            await asyncio.wait_for(waiting_one.task, 5)
+        own_valkey.start()
+        await eventually(lambda: at.state.is_available)
+        await eventually(lambda: in_line(own_valkey) == 0)
 
 
 async def test_a_line_has_an_end(valkey: StoreServer, tmp_path: Path) -> None:

@@ -21,12 +21,16 @@ from policies.requests.asked import Dialect, Endpoint
 from policies.requests.dialects import read_request
 from policies.rulebook import Rulebook
 from proxy.admission import Admissions
+from proxy.answer_cache import AnswerCache
 from proxy.exchange import Exchange, Outcome
+from proxy.flights import Flights
+from proxy.memory_level import MemoryLevel
 from proxy.metrics import Metrics
 from proxy.spool import Spool
+from proxy.store.cache_state import CacheState
 from proxy.store.connection import Store
 from proxy.store.keys import Keys
-from proxy.store.reservations import probe
+from proxy.store.reservations import Reservations, probe
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
@@ -38,6 +42,8 @@ if TYPE_CHECKING:
 
 ORGANIZATION = "org_acme"
 KEYS = Keys(ORGANIZATION)
+MEMORY_BYTES = 1024 * 1024
+WINDOW_SECONDS = 600.0
 _numbers = count()
 
 
@@ -47,6 +53,7 @@ class Worker:
 
     admissions: Admissions
     state: Store
+    answers: Store
     spool: Spool
     metrics: Metrics
 
@@ -64,15 +71,20 @@ async def worker(
     """Open admissions as a worker does."""
     metrics = Metrics()
     state = Store(state_url, name="state", metrics=metrics, timeout_seconds=timeout_seconds, probe=probe(KEYS))
-    cache = Store(cache_url or state_url, name="cache_state", metrics=metrics, timeout_seconds=timeout_seconds)
+    answers = Store(cache_url or state_url, name="cache_state", metrics=metrics, timeout_seconds=timeout_seconds)
     await state.start()
-    await cache.start()
+    await answers.start()
     spool = Spool(directory, 0)
+    reservations = Reservations(state, KEYS, ZoneInfo("Europe/Berlin"), lease_seconds=lease_seconds)
+    known = CacheState(state, ORGANIZATION, window_seconds=WINDOW_SECONDS)
+    cache = AnswerCache(answers, known, MemoryLevel(MEMORY_BYTES), now=reservations.now, metrics=metrics)
+    await known.start()
+    await cache.start()
     admissions = Admissions(
         state,
         cache,
-        organization=ORGANIZATION,
-        zone=ZoneInfo("Europe/Berlin"),
+        reservations=reservations,
+        flights=Flights(max_bytes=MEMORY_BYTES, max_flight_bytes=MEMORY_BYTES),
         spool=spool,
         metrics=metrics,
         workers=workers,
@@ -80,12 +92,14 @@ async def worker(
     )
     await admissions.start()
     try:
-        yield Worker(admissions, state, spool, metrics)
+        yield Worker(admissions, state, answers, spool, metrics)
     finally:
         await admissions.close()
+        await cache.close()
+        await known.close()
         spool.close()
         await state.close()
-        await cache.close()
+        await answers.close()
 
 
 def decision(

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 TIME = b"redis.call('TIME')"
 CLOCK = "clock"
-SCRIPTS = ("admit", "settle", "look", "renew", "expired", "reset")
+SCRIPTS = ("admit", "settle", "look", "renew", "expired", "reset", "purge", "see_fingerprint", "catch_up")
 SLACK_MILLISECONDS = 1_000
 """Life times run by the server's own clock: they are as much shorter when they are looked at, at most."""
 

@@ -127,7 +127,7 @@ class Crowd:
         while reserved.verdict is Verdict.WAITING:
             await asyncio.sleep(self._chance.random() * _PAUSE_SECONDS)
             if self._happens(0.02):
-                gateway.send_leave(name, counts)
+                gateway.send_leave(name, gateway.lines(counts))
                 self._end(gateway, name, Ending.RELEASE, counts, ())
                 return reserved
             waited = int((asyncio.get_running_loop().time() - since) * 1_000)

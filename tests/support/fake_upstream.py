@@ -15,7 +15,8 @@ Stand-alone use: `python fake_upstream.py 9099`, then
 A reply is a list of ops, or a callable(Req) -> list of ops:
     ("send", bytes)  ("sleep", seconds)  ("rst",)  ("close",)  ("hold", seconds)
     ("do", callable)   called if the peer is still there after what was sent before
-`sleep` and `hold` end early when the peer (the product) goes away; that is recorded
+    ("until", callable)   goes on once it returns true
+`sleep`, `hold` and `until` end early when the peer (the product) goes away; that is recorded
 as Req.aborted_at, which is how "was the upstream cancelled?" is observed.
 """
 
@@ -395,7 +396,7 @@ class FakeUpstream:
         conn.w.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         conn.w.transport.abort()
 
-    async def _run(self, conn: _Conn, req: Req, ops: Ops) -> bool:  # noqa: C901  one branch an op
+    async def _run(self, conn: _Conn, req: Req, ops: Ops) -> bool:  # noqa: C901, PLR0911, PLR0912  one branch an op
         for op in ops:
             k = op[0]
             if conn.eof:
@@ -413,6 +414,12 @@ class FakeUpstream:
                 while (left := end - time.monotonic()) > 0 and not conn.eof:  # noqa: ASYNC110  bytes wake it too
                     await asyncio.sleep(min(left, 0.05))
                 if conn.eof and time.monotonic() < end:
+                    req.aborted_at = time.monotonic()
+                    return False
+            elif k == "until":
+                while not op[1]() and not conn.eof:  # noqa: ASYNC110  another thread's event
+                    await asyncio.sleep(0.01)
+                if conn.eof:
                     req.aborted_at = time.monotonic()
                     return False
             elif k == "do":

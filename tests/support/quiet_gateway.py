@@ -20,9 +20,13 @@ from proxy.listening import listening, url_of
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
+    from policies.cacheability import Keyed
     from policies.limits import BoundLimit
     from policies.room import Room
+    from proxy.cache_report import CacheReport
+    from proxy.cached_entries import CachedEntry
     from proxy.store.audit import Entry, Event, Stretch
+    from proxy.store.purges import Purged, Scope
     from proxy.store.resets import Reset
 
 ADMIN_KEY: Final = "admin-key"
@@ -35,6 +39,7 @@ class QuietGateway:
     """It is ready, its page of metrics says nothing, and what needs the store fails."""
 
     configuration: Configuration = field(default_factory=Configuration)
+    data_url: str = "http://127.0.0.1:9"
 
     async def metrics_page(self) -> bytes:
         """Return a page."""
@@ -52,6 +57,20 @@ class QuietGateway:
     async def reset(self, limits: Sequence[BoundLimit], event: Event) -> Reset:
         """Fail."""
         del limits, event
+        raise StoreUnavailable("The store is away.")
+
+    async def purge(self, scopes: Sequence[Scope], event: Event) -> Purged:
+        """Fail."""
+        del scopes, event
+        raise StoreUnavailable("The store is away.")
+
+    async def cached_entries(self, plan: Keyed) -> Sequence[CachedEntry]:
+        """Fail."""
+        del plan
+        raise StoreUnavailable("The store is away.")
+
+    async def cache_report(self) -> CacheReport:
+        """Fail."""
         raise StoreUnavailable("The store is away.")
 
     async def audit_entries(self, stretch: Stretch, *, oldest_first: bool) -> AsyncIterator[Entry]:

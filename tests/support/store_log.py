@@ -35,6 +35,7 @@ _NAMES: Final = {Script(name).sha.decode(): name for name in ("admit", "settle")
 _ESCAPED: Final = re.compile(r'["\\]|[^ -~]')
 _BY_SCRIPT: Final = " lua] "
 _FIRST_ADMIT, _PER_ADMIT, _FIRST_END, _PER_END = 10, 10, 7, 5
+_FIRST_LIMIT: Final = 3
 _PER_LEVEL: Final = 3
 _MILLISECONDS: Final = 1_000
 
@@ -202,9 +203,9 @@ def _admission(
     promised: Callable[[str], Promised | None],
 ) -> Iterator[Entry]:
     rows = list(zip(*[iter(arguments[_FIRST_ADMIT:])] * _PER_ADMIT, strict=True))
-    lines = iter(keys[2 + len(rows) :: 2])
+    lines = iter(keys[_FIRST_LIMIT + len(rows) :: 2])
     asks = []
-    for key, row in zip(keys[2:], rows, strict=False):
+    for key, row in zip(keys[_FIRST_LIMIT:], rows, strict=False):
         how, mode, *numbers = row
         capacity, amount, period, ask, takes, start, end, patience = map(int, numbers)
         terms = _terms(key, (capacity, amount, period), (start, end), promised)
@@ -212,7 +213,7 @@ def _admission(
         asks.append(Ask(terms, Taken(how), ask, takes, refuses=mode != "observe", line=line, patience=patience))
     came, waits_for = int(arguments[8]), b""
     if isinstance(answer[-1], bytes):
-        _observed, waits_for, told = answer[-1].split(b";")
+        _observed, waits_for, told, _epoch = answer[-1].split(b";")
         came = int(told) or came
     positions = tuple(int(number) - 1 for number in waits_for.split()[::3])
     verdict, deadline = answer[0].decode(), int(arguments[1])
@@ -229,7 +230,7 @@ def _end(
     if answer[0] in (b"alive", b"absent"):
         return
     truths = []
-    for key, row in zip(keys[3:], zip(*[iter(arguments[_FIRST_END:])] * _PER_END, strict=True), strict=True):
+    for key, row in zip(keys[_FIRST_LIMIT:], zip(*[iter(arguments[_FIRST_END:])] * _PER_END, strict=True), strict=True):
         capacity, amount, period, taken, until = map(int, row)
         truths.append((_terms(key, (capacity, amount, period), (0, until), promised), taken))
     yield End(arguments[0], answer[1], arguments[1], tuple(truths), int(arguments[5]))

@@ -8,7 +8,8 @@
 --
 -- KEYS[1]  hold of the request      hash    lives ARGV[4], replaced by a tombstone when the request ends
 -- KEYS[2]  leases                   zset    request id by the end of its lease (ms); lives ARGV[4] from its last change
--- KEYS[3…2+n] one per limit         hash    spent, carry, at, held; lives until all is refilled and ARGV[5] more,
+-- KEYS[3]  cache                    hash    epoch; only looked at, and nothing depends on it
+-- KEYS[4…3+n] one per limit         hash    spent, carry, at, held; lives until all is refilled and ARGV[5] more,
 --                                           while room is held in it as long as a hold, or until the
 --                                           end of its calendar window
 -- then two for each limit with mode 'wait', in the same order; both live ARGV[10] from their last change:
@@ -24,7 +25,7 @@
 -- ARGV[8]  the limits as `settle` wants them (not read here)
 -- ARGV[9]  when the request came (µs of the store's clock), as told when it was made to wait; 0 at first
 -- ARGV[10] how long it is taken to be alive if it waits and does not call again (ms)
--- then ten for each of the n limits, in the order of KEYS[3…]:
+-- then ten for each of the n limits, in the order of KEYS[4…]:
 --   how      'spend' at once, 'hold' until settled, or 'miss': hold, and hits need no room
 --   mode     'enforce', 'observe': admit all the same, or 'wait': rather wait than be refused
 --   capacity, amount, period   the tank: `amount` comes back every `period` ms
@@ -34,9 +35,10 @@
 --   patience                   how long the request would still wait for it (ms)
 --
 -- Returns {verdict, time of the store (ms), then spent, carry, held for each limit, after what was taken, and last a
--- text of three lists of numbers, with a semicolon between them: the observed limits that had no room, for each its
+-- text of four lists of numbers, with a semicolon between them: the observed limits that had no room, for each its
 -- number, from 1, and what was left before; the limits that are in the way, or are waited for, for each its number, how
--- much is asked for by those who came before, and how many they are; when the request came (µs)}; verdicts:
+-- much is asked for by those who came before, and how many they are; when the request came (µs); the epoch of the cache
+-- now, also for a repeated call, 0 if there is none, and nothing where another put something else there}; verdicts:
 --   'admitted', 'hit' (for a hit only: requests are held instead of spent), 'refused', 'waiting' (nothing is taken),
 --   'late' (after the deadline), 'moved' (not within a calendar window), 'ended' (settled or released before);
 --   these three come with neither levels nor text.
@@ -45,7 +47,7 @@
 
 -- include _level
 
-local FIRST_LIMIT, FIRST_ARGUMENT, PER_LIMIT = 3, 11, 10
+local FIRST_LIMIT, FIRST_ARGUMENT, PER_LIMIT = 4, 11, 10
 local MOST_WAITING = 1000
 local MOST_AHEAD = 64 -- so many who came before are looked at; behind more of them there is no room
 
@@ -81,7 +83,8 @@ end
 redis.call('ZCARD', KEYS[2]) -- fails while nothing has been changed, should another have put something else there
 local function reply_with(verdict, notes)
   local told = reply(verdict, limits)
-  told[#told + 1] = notes
+  local epoch = redis.pcall('HGET', KEYS[3], 'epoch') or '0'
+  told[#told + 1] = notes .. ';' .. (type(epoch) == 'string' and epoch or '')
   return told
 end
 

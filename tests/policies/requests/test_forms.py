@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from policies.requests.forms import input_form, number, numbers, one_or_many
+from policies.requests.forms import input_form, number, numbers, one_or_many, stop_form
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,6 +30,10 @@ if TYPE_CHECKING:
         pytest.param(one_or_many, ["x", "y"], '["x", "y"]', id="two stay two"),
         pytest.param(one_or_many, [1], "[1]", id="a token id is no text"),
         pytest.param(one_or_many, [], "[]", id="none"),
+        pytest.param(stop_form, ["x"], '"x"', id="one text in an array"),
+        pytest.param(stop_form, ["x", "y"], '["x", "y"]', id="two texts stay two"),
+        pytest.param(stop_form, [["x", "y"]], '[["x", "y"]]', id="an array of texts is no text"),
+        pytest.param(stop_form, [[]], "[[]]", id="nor is an empty one"),
         pytest.param(input_form, ["x"], '"x"', id="one prompt in an array"),
         pytest.param(input_form, [[1.0, 2]], "[1, 2]", id="one prompt of token ids in an array"),
         pytest.param(input_form, [[1.0], [2]], "[[1], [2]]", id="token ids are integers at any depth"),

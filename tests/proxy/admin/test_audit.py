@@ -112,6 +112,14 @@ async def test_twenty_are_told_unless_asked_otherwise(gateway: StandIn, valkey: 
     assert len((await answered(gateway, "limit=100"))[1]["data"]) == 100
 
 
+async def test_what_concerns_no_single_project_has_none(gateway: StandIn, valkey: StoreServer) -> None:
+    with valkey.client() as client:
+        client.xadd(KEY, {"record": msgspec.json.encode(Event("cache.purged", OPS, "", {"all": True}))}, id="9001-0")
+    _, told = await answered(gateway, "limit=1")
+    assert told["data"][0]["project"] is None
+    assert told["data"][0]["cache.purged"] == {"all": True}
+
+
 async def test_a_record_says_who_did_what_in_which_project_and_when(gateway: StandIn) -> None:
     _, told = await answered(gateway)
     assert told["data"][1] == {

@@ -12,10 +12,11 @@ import pytest
 from proxy.commands import COMMANDS, main
 
 ROOT = Path(__file__).parents[3]
+CACHE = [["cache", verb] for verb in ("purge", "get", "status", "warm")]
 NAMES = [command.__name__.rpartition(".")[2] for command in COMMANDS]
 
 
-@pytest.mark.parametrize("words", [[], *([name] for name in NAMES), ["keys", "create"], ["keys", "hash"]])
+@pytest.mark.parametrize("words", [[], *([name] for name in NAMES), ["keys", "create"], ["keys", "hash"], *CACHE])
 def test_every_command_has_help_with_an_example(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main([*words, "--help"])
@@ -37,7 +38,7 @@ def test_help_lists_what_is_for_people(capsys: pytest.CaptureFixture[str]) -> No
     [
         pytest.param([], "the following arguments are required: COMMAND; see tidegate --help", id="no command"),
         pytest.param(["chek"], 'unknown command "chek"; did you mean "check"?', id="a typing error"),
-        pytest.param(["fly"], 'unknown command "fly"; there is check, demo, explain', id="an unknown command"),
+        pytest.param(["fly"], 'unknown command "fly"; there is cache, check, demo', id="an unknown command"),
         pytest.param(["\x1b[2J\n"], 'unknown command "\\x1b[2J\\n"', id="a command that steers the terminal"),
         pytest.param(["check"], "tidegate check: the following arguments are required: FILE", id="no file"),
         pytest.param(["schema", "x"], "unrecognized arguments: x", id="too much"),

@@ -228,6 +228,20 @@ def test_the_requests_cache_control_is_told(
     assert f"             {expected}" in capsys.readouterr().out.splitlines()
 
 
+def test_an_array_is_told_to_be_looked_up_item_by_item(
+    files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    array = tmp_path / "array.json"
+    array.write_text('{"model": "m", "prompt": ["a", "b", "a"], "temperature": 0}')
+    [_, *configuration] = files
+    assert main(["explain", str(array), *configuration, "--as", "key_a"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "             its 3 items each under a key of their own (--json names them)" in lines
+    assert main(["explain", str(array), *configuration, "--as", "key_a", "--json"]) == 0
+    first, second, third = json.loads(capsys.readouterr().out)["cache"]["items"]
+    assert (first == third, first == second) == (True, False)
+
+
 def test_whatever_is_sent_fits_a_terminal_and_does_not_steer_it(
     files: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -6,18 +6,22 @@ from typing import TYPE_CHECKING
 from unittest.mock import patch
 
 import pytest
-from stores import StoreCluster
+from stores import StoreCluster, StoreServer
 from whole import configuration
 
-from proxy.commands.live import look_live, reset_live
+from policies.freshness import Fit
+from proxy.cached_entries import plan_of
+from proxy.commands.live import entries_live, look_live, purge_live, report_live, reset_live
 from proxy.errors import StoreUnavailable
+from proxy.explanation import Question, explain
 from proxy.standings import standings_of
 from proxy.store.audit import Actor, Event
+from proxy.store.entries import StoredAnswer
+from proxy.store.keys import stored
+from proxy.store.purges import Scope
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from stores import StoreServer
 
 LIMITED = {"default": {"limits": [{"of": "requests", "limit": 5, "per": "month", "by": ["user"]}]}}
 
@@ -44,6 +48,51 @@ async def test_limits_are_reset_in_the_store_that_is_named(valkey: StoreServer, 
     assert [room.left for room in done.after] == [5]
     with valkey.client() as client:
         assert client.xlen(f"tidegate:{{{settings.organization.id}}}:audit") == 1
+
+
+async def test_cached_answers_are_purged_found_and_reported_in_the_stores_that_are_named(
+    valkey: StoreServer, tmp_path: Path
+) -> None:
+    with StoreServer() as other:
+        settings = configuration("http://127.0.0.1:9", tmp_path, state=valkey.url, cache_state=other.url)
+        plan = plan_of(explain(settings, Question(b'{"model": "m", "prompt": "Hi", "temperature": 0}')))
+        assert plan is not None
+        answer = StoredAnswer(is_stream=False, content_type="a/b", body=b"{}", created_milliseconds=2**52)
+        with other.client() as client:
+            client.set(stored(plan.key), answer.pack())
+        [found] = await entries_live(settings, plan)
+        done = await purge_live(settings, [Scope("model", "m")], Event("cache.purged", Actor("session", "x"), "", {}))
+        [stale] = await entries_live(settings, plan)
+        report = await report_live(settings)
+    assert (found.answer, found.fit) == (answer, Fit.GOOD)
+    assert (stale.is_purged, report.state.epoch) == (True, done.generation)
+    assert (report.occupancy and report.occupancy.keys, report.is_shared) == (1, False)
+
+
+async def test_one_server_may_be_both_stores(valkey: StoreServer, tmp_path: Path) -> None:
+    settings = configuration("http://127.0.0.1:9", tmp_path, state=valkey.url)
+    assert (await report_live(settings)).is_shared
+
+
+async def test_a_cluster_of_cached_answers_is_asked(valkey: StoreServer, tmp_path: Path) -> None:
+    with StoreCluster() as cluster:
+        settings = configuration("http://127.0.0.1:9", tmp_path, state=valkey.url, cache_state=cluster.url)
+        many = b'{"model": "m", "prompt": ["a", "b", "c", "d"], "temperature": 0}'
+        plan = plan_of(explain(settings, Question(many)))
+        assert plan is not None
+        assert [each.stored_bytes for each in await entries_live(settings, plan)] == [0, 0, 0, 0]
+        assert (await report_live(settings)).occupancy is None
+
+
+async def test_a_cache_store_that_cannot_be_asked_is_named(valkey: StoreServer, tmp_path: Path) -> None:
+    for cache, said in (
+        ("embedded", "no gateway runs on data_dir"),
+        ("redis://127.0.0.1:1/0?colour=red", "`cache_state`"),
+    ):
+        settings = configuration("http://127.0.0.1:9", tmp_path, state=valkey.url, cache_state=cache)
+        with pytest.raises(StoreUnavailable) as caught:
+            await report_live(settings)
+        assert said in caught.value.message
 
 
 async def test_a_cluster_that_is_named_is_asked(tmp_path: Path) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
-from proxy.commands.table import cut, labelled, lay_out, printable, section, usd, width_of, wrapped
+from proxy.commands.table import WIDTH, cut, labelled, lay_out, printable, section, usd, width_of, wrapped
 
 
 @pytest.mark.parametrize(
@@ -81,3 +83,9 @@ def test_texts_stand_beside_their_label() -> None:
 def test_a_long_text_is_wrapped_and_steers_no_terminal() -> None:
     assert wrapped("x" * 90 + " \x1b", "  ") == ["  " + "x" * 90 + " \\x1b"]
     assert wrapped("x" * 90 + " " + "y" * 9, "  ") == ["  " + "x" * 90, "  " + "y" * 9]
+
+
+def test_a_section_may_be_as_wide_as_its_rows() -> None:
+    row = ("x" * WIDTH, "y" * WIDTH)
+    assert list(section("title", [row], width=sys.maxsize))[2] == f"  {row[0]}  {row[1]}"
+    assert width_of(list(section("title", [row]))[2]) == WIDTH

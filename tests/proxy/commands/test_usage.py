@@ -45,6 +45,35 @@ LINES = [
     line("b", owner="bob", model="m-b", started_milliseconds=NOON + 24 * HOUR),
     line("c", project="sales", cache="hit", input_tokens=0, output_tokens=0, cost_microdollars=0, saved_microdollars=7),
 ]
+PROVIDED = line(
+    "d",
+    owner="bob",
+    key="key_bob",
+    started_milliseconds=NOON + 24 * HOUR,
+    cache="partial",
+    saved_microdollars=12,
+    provided=[
+        {
+            "project": "sales",
+            "owner": "anna",
+            "is_service_account": False,
+            "key": "key_anna",
+            "input_tokens": 3,
+            "output_tokens": 2,
+            "microdollars": 4,
+        },
+        {
+            "project": "research",
+            "owner": "alice",
+            "is_service_account": False,
+            "key": "key_alice",
+            "input_tokens": 6,
+            "output_tokens": 1,
+            "microdollars": 7,
+        },
+    ],
+)
+"""12 saved, of which nobody is known to have paid for one."""
 
 
 def call(*arguments: str) -> int:
@@ -87,18 +116,56 @@ def test_tokens_hits_and_money_are_summed() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("groups", "expected"),
+    [
+        pytest.param(("user",), {("alice",): (7, 1), ("anna",): (4, 0), ("bob",): (0, 1)}, id="by user"),
+        pytest.param(("project",), {("research",): (7, 2), ("sales",): (4, 0)}, id="by project"),
+        pytest.param(("key",), {("key_alice",): (7, 1), ("key_anna",): (4, 0), ("key_bob",): (0, 1)}, id="by key"),
+        pytest.param(("model",), {("m",): (11, 2)}, id="by model: that of the request that was served"),
+        pytest.param(
+            ("user", "day"),
+            {
+                ("alice", "2026-01-01"): (0, 1),
+                ("alice", "2026-01-02"): (7, 0),
+                ("anna", "2026-01-02"): (4, 0),
+                ("bob", "2026-01-02"): (0, 1),
+            },
+            id="by user and day: the day on which it was served",
+        ),
+    ],
+)
+def test_what_was_provided_counts_for_who_paid(
+    groups: tuple[str, ...], expected: dict[tuple[str, ...], tuple[int, int]]
+) -> None:
+    sums = sum_by(groups, read_lines([LINES[0], PROVIDED], Line).lines)
+    assert {values: (total.provided_microdollars, total.requests) for values, total in sums.items()} == expected
+
+
+def test_what_was_saved_counts_for_who_was_served() -> None:
+    sums = sum_by(("user",), read_lines([PROVIDED], Line).lines)
+    assert sums == {
+        ("alice",): Sum(provided_microdollars=7),
+        ("anna",): Sum(provided_microdollars=4),
+        ("bob",): Sum(requests=1, input_tokens=10, output_tokens=5, cost_microdollars=1_500_000, saved_microdollars=12),
+    }
+
+
 def test_a_request_that_was_refused_before_its_decision_counts() -> None:
     reading = read_lines([line("a", model=None, endpoint=None)], Line)
     assert sum_by(("model", "endpoint"), reading.lines)["-", "-"].requests == 1
 
 
 def test_the_table_is_aligned_and_totalled(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with (data_dir / USAGE_FILE_NAME).open("ab") as file:
+        file.write(PROVIDED)
     assert call("--data-dir", str(data_dir), "--by", "user") == 0
     assert capsys.readouterr().out.splitlines() == [
-        "user   requests  hits  input tokens  output tokens  cost USD  saved USD",
-        "alice         2     1            10              5  1.500000   0.000007",
-        "bob           1     0            10              5  1.500000   0.000000",
-        "total         3     1            20             10  3.000000   0.000007",
+        "user   requests  hits  input tokens  output tokens  cost USD  saved USD  provided USD",
+        "alice         2     1            10              5  1.500000   0.000007      0.000007",
+        "anna          0     0             0              0  0.000000   0.000000      0.000004",
+        "bob           2     0            20             10  3.000000   0.000012      0.000000",
+        "total         4     1            30             15  4.500000   0.000019      0.000011",
     ]
 
 
@@ -110,7 +177,7 @@ def test_json_is_one_object_a_group(data_dir: Path, capsys: pytest.CaptureFixtur
         ("research", "2026-01-02", 1),
         ("sales", "2026-01-01", 1),
     ]
-    assert rows[0]["cost_microdollars"] == 1_500_000
+    assert (rows[0]["cost_microdollars"], rows[0]["provided_microdollars"]) == (1_500_000, 0)
 
 
 @pytest.mark.parametrize(

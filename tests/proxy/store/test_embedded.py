@@ -76,7 +76,7 @@ async def test_what_was_kept_is_there_again_after_a_clean_end(tmp_path: Path, pu
         ),
         pytest.param(
             Purpose.CACHE,
-            {"maxmemory-policy": "allkeys-lfu", "maxmemory": str(256 << 20), "appendonly": "no", "port": "0"},
+            {"maxmemory-policy": "allkeys-lfu", "maxmemory": str(200 << 20), "appendonly": "no", "port": "0"},
             id="the cache is bounded and evicts what is least used",
         ),
     ],
@@ -84,7 +84,8 @@ async def test_what_was_kept_is_there_again_after_a_clean_end(tmp_path: Path, pu
 async def test_each_purpose_keeps_its_data_in_its_way(
     tmp_path: Path, purpose: Purpose, settings: dict[str, str]
 ) -> None:
-    async with EmbeddedStore(purpose, tmp_path) as store, client_of(store) as client:
+    max_bytes = int(settings.get("maxmemory", 0)) or None
+    async with EmbeddedStore(purpose, tmp_path, max_bytes=max_bytes) as store, client_of(store) as client:
         told = await client.config_get(*settings)
     assert told == settings
 

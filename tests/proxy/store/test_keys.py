@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from policies.limits import BoundLimit, NamedLimit
 from policies.policy import Limit
 from proxy.store import keys
+from proxy.store.finders import slot_of
 from proxy.store.keys import Keys
 
 
@@ -31,6 +32,8 @@ def test_every_key_of_an_organization_has_its_hash_tag_and_no_other(
         made.outbox,
         made.data,
         made.drainer,
+        made.cache,
+        made.fingerprints,
         made.hold(request_id),
         made.limit(bound(scope), 5),
     ]
@@ -66,9 +69,11 @@ def test_raising_a_limit_does_not_begin_a_new_count() -> None:
     assert Keys("org").limit(bound("alice")) == Keys("org").limit(bound("alice", limit=50))
 
 
-def test_entries_spread_over_all_slots() -> None:
-    assert "{" not in keys.entry("0af3", is_stream=False)
+def test_answers_spread_over_all_slots() -> None:
+    assert slot_of(keys.stored("0af3")) != slot_of(keys.stored("0af4"))
 
 
-def test_the_forms_of_an_answer_stand_apart() -> None:
-    assert keys.entry("0af3", is_stream=False) != keys.entry("0af3", is_stream=True)
+def test_an_answer_and_the_lease_of_its_fetch_are_two_keys_in_one_slot() -> None:
+    entry, lease = keys.stored("0af3"), keys.flight("0af3")
+    assert entry != lease
+    assert slot_of(entry) == slot_of(lease) == slot_of("0af3")

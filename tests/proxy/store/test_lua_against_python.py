@@ -133,6 +133,7 @@ class Model:
         self.known: dict[str, Known] = {}
         self.lines: dict[str, dict[str, Waiter]] = {}
         self.leases: dict[str, int] = {}
+        self.epoch = 0
 
     def level(self, key: str) -> Level:
         return self.levels.get(key, Level())
@@ -355,7 +356,7 @@ class Both(RuleBasedStateMachine):
         records = [fields[b"record"].decode() for _, fields in self.client.xrange(KEYS.outbox)]
         assert records == self.outbox
         endless = [key for key in self.client.scan_iter() if self.client.pttl(key) < 0]
-        assert set(endless) <= {b"clock", KEYS.outbox.encode(), KEYS.audit.encode()}
+        assert set(endless) <= {b"clock", KEYS.outbox.encode(), KEYS.audit.encode(), KEYS.cache.encode()}
         self.client.close()
         self.client.connection_pool.disconnect()
 
@@ -502,8 +503,10 @@ class Both(RuleBasedStateMachine):
         assert reserved.verdict == expected.verdict
         assert reserved.now == self.now
         if reserved.levels:
-            told = (reserved.observed, reserved.in_the_way, reserved.came_microseconds)
-            assert told == (expected.observed, expected.in_the_way, expected.came)
+            told = (reserved.observed, reserved.in_the_way, reserved.came_microseconds, reserved.epoch)
+            assert told == (expected.observed, expected.in_the_way, expected.came, self.model.epoch)
+        else:
+            assert reserved.epoch is None
 
     def _compare(self, keys: Sequence[str], tanks: Sequence[Tank], levels: Sequence[Level]) -> None:
         for key, tank, level in zip(keys, tanks, levels, strict=bool(levels)):
@@ -599,9 +602,15 @@ class Both(RuleBasedStateMachine):
             self._did("leave")
             name = waiting[pick % len(waiting)]
             counts = self.sent.pop(name).counts
-            self.gateway.send_leave(name, counts)
+            self.gateway.send_leave(name, self.gateway.lines(counts))
             for count in counts:
                 self.model.lines.get(KEYS.line(count.bound)[0], {}).pop(name, None)
+
+    @rule(grows=st.integers(1, 10**9))
+    def purge(self, grows: int) -> None:
+        """Have the epoch of the cache grow: every admission tells the present one, repeated ones too."""
+        self._did("purge")
+        self.model.epoch = self.client.hincrby(KEYS.cache, "epoch", grows)
 
     @rule(newest=st.integers(1, 9))
     def renew(self, newest: int) -> None:

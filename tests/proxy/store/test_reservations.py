@@ -8,7 +8,14 @@ from clockwork import Clockwork
 
 from policies import windows
 from policies.windows import Level, Rolling, make_tank
-from proxy.store.reservations import HOLD_LIFE_MILLISECONDS, Ending, Settlement, may_be_forgotten
+from proxy.store.reservations import (
+    HOLD_LIFE_MILLISECONDS,
+    Ending,
+    Settlement,
+    Verdict,
+    may_be_forgotten,
+    read_admit,
+)
 
 if TYPE_CHECKING:
     from stores import StoreServer
@@ -27,17 +34,27 @@ def clockwork(any_store: StoreServer) -> Any:  # noqa: ANN401  a generator of Cl
         yield lua
 
 
-def notes(observed: str = "", in_the_way: str = "", came: int = START) -> bytes:
-    """Return what an admission notes: observed limits, limits in the way, and when the request came, in µs."""
-    return f"{observed};{in_the_way};{came * 1_000}".encode()
+def notes(observed: str = "", in_the_way: str = "", came: int = START, epoch: str = "0") -> bytes:
+    """Return what an admission notes: observed limits, those in the way, when the request came, the cache's epoch."""
+    return f"{observed};{in_the_way};{came * 1_000};{epoch}".encode()
 
 
 def admit_one(
-    lua: Clockwork, *, deadline: int = START, span: tuple[int, int] = (0, 0), taken: str = "spend"
+    lua: Clockwork,
+    *,
+    request: str = "r",
+    deadline: int = START,
+    hits: str = "no",
+    span: tuple[int, int] = (0, 0),
+    taken: str = "spend",
+    ask: int = 1,
+    patience: int = 0,
 ) -> list[Any]:
-    arguments: list[object] = ["r", deadline, LEASE, 10**9, GRACE, "no", "{}", "[]", 0, 0]
-    arguments += [taken, "enforce", 5, 1, 12_000, 1, 1, *span, 0]
-    return lua.run("admit", ["hold", "leases", "limit"], arguments)
+    arguments: list[object] = [request, deadline, LEASE, 10**9, GRACE, hits, "{}", "[]", 0, 3_000]
+    arguments += [taken, "wait" if patience else "enforce", 5, 1, 12_000, ask, ask, *span, patience]
+    hold = "hold" if request == "r" else f"hold:{request}"
+    line = ["line", "waiters"] if patience else []
+    return lua.run("admit", [hold, "leases", "cache", "limit", *line], arguments)
 
 
 @pytest.mark.parametrize(
@@ -67,6 +84,52 @@ def test_a_key_of_the_wrong_type_changes_nothing_until_it_is_mended(clockwork: C
     clockwork.client.delete(odd)
     assert clockwork.run("settle", keys, end) == [b"settled", START, 1, 0, 0]
     assert clockwork.client.xlen("outbox") == 1
+
+
+@pytest.mark.parametrize(
+    ("command", "epoch"),
+    [
+        pytest.param(("HSET", "cache", "epoch", "1796025469842"), 1_796_025_469_842, id="as it stands there"),
+        pytest.param(("HSET", "cache", "purged:all", "5"), 0, id="none"),
+        pytest.param(("PING",), 0, id="nothing at all"),
+        pytest.param(("SET", "cache", "junk"), None, id="a key of the wrong type"),
+        pytest.param(("HSET", "cache", "epoch", "1;2 x"), None, id="no number"),
+        pytest.param(("HSET", "cache", "epoch", "9" * 5_000), None, id="more than any number"),
+    ],
+)
+def test_an_admission_tells_the_epoch_of_the_cache_and_depends_on_nothing_there(
+    clockwork: Clockwork, command: tuple[str, ...], epoch: int | None
+) -> None:
+    clockwork.client.execute_command(*command)
+    for _ in range(2):
+        reserved = read_admit(admit_one(clockwork))
+        assert (reserved.verdict, reserved.epoch) == (Verdict.ADMITTED, epoch)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "first"),
+    [
+        pytest.param(Verdict.HIT, {"hits": "only"}, id="a hit"),
+        pytest.param(Verdict.REFUSED, {"ask": 9}, id="a refusal"),
+        pytest.param(Verdict.WAITING, {"ask": 5, "patience": 10**6}, id="one that waits"),
+    ],
+)
+def test_every_verdict_that_reads_levels_tells_the_epoch(
+    clockwork: Clockwork, verdict: Verdict, first: dict[str, Any]
+) -> None:
+    clockwork.client.hset("cache", "epoch", 7)
+    if verdict is Verdict.WAITING:
+        admit_one(clockwork)
+    reserved = read_admit(admit_one(clockwork, request="other", **first))
+    assert (reserved.verdict, reserved.epoch) == (verdict, 7)
+
+
+def test_an_admission_that_is_repeated_tells_the_present_epoch(clockwork: Clockwork) -> None:
+    told = []
+    for epoch in (7, 8):
+        clockwork.client.hset("cache", "epoch", epoch)
+        told.append(read_admit(admit_one(clockwork)).epoch)
+    assert told == [7, 8]
 
 
 def test_a_release_that_overtakes_its_admission_keeps_it_out(clockwork: Clockwork) -> None:
@@ -145,7 +208,7 @@ def test_a_hold_that_stands_is_exchanged_for_a_truth_that_comes_late(clockwork: 
         0,
         0,
     ]
-    clockwork.run("admit", ["hold", "leases", "limit"], arguments)
+    clockwork.run("admit", ["hold", "leases", "cache", "limit"], arguments)
     clockwork.at(START + 60_000)
     end = ["r", "settle", 600_000, "{}", GRACE, 12_000, "book", 5, 1, 12_000, 3, 0]
     told = clockwork.run("settle", ["hold", "leases", "outbox", "limit"], end)
@@ -161,7 +224,7 @@ def test_an_observed_limit_takes_what_does_not_fit_and_gives_back_what_it_took(c
     replies = [
         clockwork.run(
             "admit",
-            [f"hold:{number}", "leases", "limit"],
+            [f"hold:{number}", "leases", "cache", "limit"],
             [number, *head, "miss", "observe", tank.capacity, tank.amount, tank.period, ask, ask, 0, 0, 0],
         )
         for number in (1, 2)
@@ -208,7 +271,7 @@ def test_an_orphan_of_a_limit_that_holds_nothing(
         0,
         0,
     ]
-    told = clockwork.run("admit", ["hold", "leases", "limit"], arguments)
+    told = clockwork.run("admit", ["hold", "leases", "cache", "limit"], arguments)
     assert told == [verdict, START, 0, 0, 0, notes()]
     clockwork.at(START + LEASE)
     end = ["r", "orphan", 600_000, "{}", GRACE, 0, "book", 5, 1, 12_000, 9, 0]

@@ -151,6 +151,11 @@ def test_facts_are_read_from_the_events_that_tell_them() -> None:
         pytest.param([event(text("[DONE]", finish="stop"))], False, id="[DONE] only in the text"),
         pytest.param([event({"error": {"message": "x"}}), event(text("", finish="stop")), DONE], False, id="an error"),
         pytest.param([event({"error": "x"}), event(text("", finish="stop")), DONE], False, id="an error as text"),
+        pytest.param(
+            [event(text("", finish="stop")), b"event: error\n" + event({"message": "x"}), DONE],
+            False,
+            id="an event that is called an error",
+        ),
     ],
 )
 def test_a_stream_has_finished_when_every_choice_and_done_say_so(events: list[bytes], *, finished: bool) -> None:
