@@ -1,34 +1,20 @@
 from __future__ import annotations
 
-from contextlib import asynccontextmanager
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
+from opened import opened
 
 from proxy.errors import StoreUnavailable
-from proxy.metrics import Metrics
 from proxy.store.audit import Actor, Event, Stretch, entry_id, is_entry_id, read_entries
-from proxy.store.connection import Store
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
     from stores import StoreServer
 
 KEY = "tidegate:{org}:audit"
 PLACES = ("5000-0", "5000-1", "6500-0", "7000-0", "7999-3", "8000-0")
-
-
-@asynccontextmanager
-async def opened(url: str) -> AsyncIterator[Store]:
-    store = Store(url, name="state", metrics=Metrics())
-    await store.start()
-    try:
-        yield store
-    finally:
-        await store.close()
 
 
 def record(number: int) -> bytes:

@@ -1,23 +1,21 @@
 from __future__ import annotations
 
-from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from admitting import KEYS, ORGANIZATION, exchange, served, worker
 from admitting import decision as decided
+from opened import opened
 
 from policies.recounts import Recount
 from policies.usage import Usage
-from proxy.metrics import Metrics
-from proxy.store.connection import Store
 from proxy.store.dataset import Addition, DataSet, add, begin
 from proxy.store.keys import Keys
 from proxy.store.reservations import Count
 from proxy.store.scripts import Script
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     import redis
@@ -30,16 +28,6 @@ NOW = SINCE + 1_000
 GRACE = 90_000
 MINUTE = (5, 1, 12_000)  # five a minute: one comes back every 12 s, and that is 12,000 parts
 DAY = (5, 0, 1)
-
-
-@asynccontextmanager
-async def opened(url: str) -> AsyncIterator[Store]:
-    store = Store(url, name="state", metrics=Metrics())
-    await store.start()
-    try:
-        yield store
-    finally:
-        await store.close()
 
 
 # ---------------------------------------------------------------- since when

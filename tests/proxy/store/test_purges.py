@@ -1,42 +1,29 @@
 from __future__ import annotations
 
-from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 from unittest.mock import patch
 
 import pytest
 from clockwork import Clockwork
+from opened import opened
 
 from proxy.errors import StoreUnavailable
-from proxy.metrics import Metrics
 from proxy.store.audit import Actor, Event, Stretch, read_entries
 from proxy.store.cache_state import LIFE_MILLISECONDS
-from proxy.store.connection import Store
 from proxy.store.keys import Keys
 from proxy.store.purges import KEPT_PURGES, Scope, purge
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
     from typing import Any
 
     from stores import StoreServer
 
     from proxy.store.audit import Entry
+    from proxy.store.connection import Store
 
 KEYS = Keys("org")
 EVENT = Event("cache.purged", Actor("session", "root"), "", {"scopes": ["model smollm2"], "reason": "ünfair"})
 START = 4_000_000_000_000
-
-
-@asynccontextmanager
-async def opened(url: str) -> AsyncIterator[Store]:
-    """Open a store as a command does that asks once."""
-    store = Store(url, name="state", metrics=Metrics())
-    await store.start()
-    try:
-        yield store
-    finally:
-        await store.close()
 
 
 def state_of(server: StoreServer) -> dict[str, int]:

@@ -1,25 +1,23 @@
 from __future__ import annotations
 
-from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 from unittest.mock import patch
 from zoneinfo import ZoneInfo
 
 import pytest
 from admitting import KEYS, ORGANIZATION, decision, exchange, served, worker
+from opened import opened
 from stores import ScriptedStore
 
 from policies.usage import Usage
 from proxy.errors import StoreUnavailable
-from proxy.metrics import Metrics
 from proxy.store.audit import Actor, Event, Stretch, read_entries
-from proxy.store.connection import Store
 from proxy.store.reservations import Ending, Hits, Reservations, Settlement, share
 from proxy.store.resets import reset
 from proxy.store.rooms import look
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from stores import StoreServer
@@ -27,6 +25,7 @@ if TYPE_CHECKING:
     from policies.limits import BoundLimit
     from policies.room import Room
     from proxy.store.audit import Entry
+    from proxy.store.connection import Store
     from proxy.store.resets import Reset
 
 ZONE = ZoneInfo("Europe/Berlin")
@@ -35,17 +34,6 @@ TOKENS = {"of": "tokens", "limit": 1_000, "per": "month", "by": ["user"]}
 AT_ONCE = {"of": "concurrency", "limit": 8, "by": ["key"]}
 LIMITS = (REQUESTS, TOKENS, AT_ONCE)
 EVENT = Event("limits.reset", Actor("session", "root"), "proj", {"reason": "ünfair", "limits": []})
-
-
-@asynccontextmanager
-async def opened(url: str) -> AsyncIterator[Store]:
-    """Open a store as a command does that asks once."""
-    store = Store(url, name="state", metrics=Metrics())
-    await store.start()
-    try:
-        yield store
-    finally:
-        await store.close()
 
 
 async def done(store: Store, limits: Sequence[BoundLimit]) -> Reset:

@@ -1,21 +1,18 @@
 from __future__ import annotations
 
-from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
 import pytest
 from admitting import KEYS, ORGANIZATION, decision, exchange, served, worker
+from opened import opened
 from stores import ScriptedStore
 
 from policies.usage import Usage
 from proxy.errors import StoreUnavailable
-from proxy.metrics import Metrics
-from proxy.store.connection import Store
 from proxy.store.rooms import look
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
     from pathlib import Path
 
     from stores import StoreServer
@@ -27,17 +24,6 @@ AT_ONCE = {"of": "concurrency", "limit": 8, "by": ["key"]}
 USD = {"of": "usd", "limit": 0.5, "per": "month", "by": ["project"]}
 PRICED = {"price": {"input": 1_000.0, "output": 1_000.0}}
 LIMITS = (REQUESTS, TOKENS, AT_ONCE, USD)
-
-
-@asynccontextmanager
-async def opened(url: str) -> AsyncIterator[Store]:
-    """Open a store as a command does that asks once."""
-    store = Store(url, name="state", metrics=Metrics())
-    await store.start()
-    try:
-        yield store
-    finally:
-        await store.close()
 
 
 async def test_room_is_read_as_admissions_left_it(any_store: StoreServer, tmp_path: Path) -> None:

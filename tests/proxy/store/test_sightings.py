@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import time
-from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
@@ -10,36 +9,25 @@ from clockwork import Clockwork
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
+from opened import opened
 from stores import ScriptedStore, eventually
 
 from policies.fingerprints import MOST_KEPT, Sighting, observe, retired
 from proxy.errors import StoreUnavailable
-from proxy.metrics import Metrics
-from proxy.store.connection import Store
 from proxy.store.keys import Keys
 from proxy.store.reservations import store_now
 from proxy.store.sightings import Shown, Sightings, cut, read_fingerprints, written
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
     from stores import StoreServer
+
+    from proxy.store.connection import Store
 
 KEYS = Keys("org")
 START = 4_000_000_000_000
 WINDOW = 600
 KEPT = 3
 LLAMA = "llama/smollm2:135m"
-
-
-@asynccontextmanager
-async def opened(url: str) -> AsyncIterator[Store]:
-    store = Store(url, name="state", metrics=Metrics())
-    await store.start()
-    try:
-        yield store
-    finally:
-        await store.close()
 
 
 def seer(store: Store, window_seconds: float = 600) -> tuple[Sightings, list[int]]:
