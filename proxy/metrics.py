@@ -420,12 +420,12 @@ class Metrics:
                 self.limit_utilization_ratio.labels(room.bound.policy, room.bound.name).see(used)
 
     def _observe_times(self, exchange: Exchange, model: str) -> None:
-        if exchange.duration_seconds is not None:
+        if (duration_seconds := exchange.duration_seconds) is not None:
             duration = self.request_duration_seconds.labels(exchange.route, model, exchange.cache.value)
-            duration.observe(exchange.duration_seconds)
-        if exchange.time_to_first_token_seconds is not None:
+            duration.observe(duration_seconds)
+        if (first_token_seconds := exchange.time_to_first_token_seconds) is not None:
             first = self.time_to_first_token_seconds.labels(exchange.route, model)
-            first.observe(exchange.time_to_first_token_seconds)
+            first.observe(first_token_seconds)
         if exchange.answer.token_gaps:
             between = self.time_between_tokens_seconds.labels(model)
             for gap_seconds in exchange.answer.token_gaps:

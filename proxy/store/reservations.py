@@ -303,17 +303,26 @@ def read_admit(reply: Reply) -> Reserved:
     """Read the reply of an admission."""
     if len(reply) == _HEAD:
         return Reserved(Verdict(reply[0].decode()), reply[1], ())
-    *lists, epoch = reply[-1].split(b";", _NOTES - 1)
-    observed, in_the_way, came = (tuple(map(int, numbers.split())) for numbers in lists)
+    observed, in_the_way, came, epoch = reply[-1].split(b";", _NOTES - 1)
     return Reserved(
         Verdict(reply[0].decode()),
         reply[1],
         read_levels(reply[:-1]),
-        observed=tuple((number - 1, left) for number, left in zip(observed[::2], observed[1::2], strict=True)),
-        in_the_way=tuple(InTheWay(number - 1, *more) for number, *more in zip(*[iter(in_the_way)] * 3, strict=True)),
-        came_microseconds=came[0],
+        observed=_read_observed(observed) if observed else (),
+        in_the_way=_read_in_the_way(in_the_way) if in_the_way else (),
+        came_microseconds=int(came),
         epoch=read_epoch(epoch),
     )
+
+
+def _read_observed(text: bytes) -> tuple[tuple[int, int], ...]:
+    numbers = map(int, text.split())
+    return tuple((number - 1, left) for number, left in zip(numbers, numbers, strict=True))
+
+
+def _read_in_the_way(text: bytes) -> tuple[InTheWay, ...]:
+    numbers = map(int, text.split())
+    return tuple(InTheWay(number - 1, *more) for number, *more in zip(numbers, numbers, numbers, strict=True))
 
 
 def read_epoch(text: bytes | None) -> int | None:
@@ -341,11 +350,12 @@ def forget_failure(reply: asyncio.Future[Reply]) -> None:
 
 
 def _admit_arguments(count: Count, waited: int) -> tuple[str | int, ...]:
-    bound, tank = count.bound, count.bound.tank
+    bound, named = count.bound, count.bound.named
+    tank = named.tank
     start, end = (0, 0) if count.span is None else (count.span.start, count.span.end)
     patience = max(0, bound.limit.wait_milliseconds - waited)
     numbers = (tank.capacity, tank.amount, tank.period, bound.ask, bound.takes, start, end, patience)
-    return bound.taking.value, "wait" if bound.named.waits else bound.limit.mode, *numbers
+    return bound.taking.value, "wait" if named.waits else bound.limit.mode, *numbers
 
 
 def _orphan(request_id: str, reply: list[Any]) -> Orphan:
