@@ -127,7 +127,7 @@ class AnswerCache:
         """Keep an answer for as long as its `ttl_seconds`; the future is the store's reply."""
         self.remember(key, answer)
         life = (answer.ttl_seconds or 0) * _MILLISECONDS
-        return self._store.send("SET", store_keys.stored(key), answer.pack(), "PX", life)
+        return self._store.send("SET", store_keys.stored(key), answer.pack(key), "PX", life)
 
     def remember(self, key: str, answer: StoredAnswer) -> Kept:
         """Keep an answer in memory."""
@@ -206,7 +206,7 @@ class LookUp:
         if isinstance(reply, int):
             found.has_lease, found.is_elsewhere = reply == 1, reply == 0
             return
-        answer = StoredAnswer.unpack(reply)
+        answer = StoredAnswer.unpack(reply, self._key)
         if answer is not None:
             self._take(found, self._cache.remember(self._key, answer), plan, endpoint, is_stream=is_stream)
         if found.answer is None and self._owner is not None:

@@ -92,7 +92,7 @@ async def read_cached(state: Store, cache: AnswerStore, organization: str, plan:
 def _read(  # noqa: PLR0913, PLR0917  what is known of an entry comes from all of them
     plan: Keyed, key: str, raw: bytes | None, copy: Copy, shown: Sequence[Shown], now: int
 ) -> CachedEntry:
-    answer = StoredAnswer.unpack(raw)
+    answer = StoredAnswer.unpack(raw, key)
     if answer is None:
         return CachedEntry(key, len(raw or b""))
     age = freshness.age_milliseconds(answer.created_milliseconds, now)

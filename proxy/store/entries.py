@@ -4,13 +4,15 @@ Body and content type are all that is kept of the answer itself; cookies, dates,
 belong to one exchange (SPEC §6). What else stands in an entry tells who fetched it from where, and when. This file does
 not know under which key an entry stands, whether it is still good, nor which store keeps it.
 
-An entry is a head, which names the layout, and an array in MessagePack; bodies that zstd makes much smaller stand in it
-compressed. Packing and unpacking share what they compress with, and are for one thread of a process.
+An entry is a head, which names the layout, a checksum (CRC-32 of its key and of what follows), and an array in
+MessagePack; bodies that zstd makes much smaller stand in it compressed. So what was damaged, and what was put under
+another key, is no entry. Packing and unpacking share what they compress with, and are for one thread of a process.
 """
 
 from __future__ import annotations
 
 from typing import Final
+from zlib import crc32
 
 import msgspec
 import zstandard
@@ -18,11 +20,12 @@ from msgspec.structs import replace
 
 from policies.usage import Provider, Usage  # noqa: TC001  the decoder reads the annotations
 
-_PLAIN_HEAD: Final = b"tidegate-entry-2\n"
+_PLAIN_HEAD: Final = b"tidegate-entry-3\n"
 """First bytes of an entry; another number is another layout, which this build does not read."""
-_ZSTD_HEAD: Final = b"tidegate-entry-2-zstd\n"
+_ZSTD_HEAD: Final = b"tidegate-entry-3-zstd\n"
 """First bytes of one whose body is a frame of zstd (RFC 8878) that tells its size and a checksum."""
 
+_SUM_BYTES: Final = 4
 _LEAST_COMPRESSED_BYTES: Final = 4 * 1024
 _MOST_COMPRESSED_BYTES: Final = 4 * 1024 * 1024
 """Larger bodies stay as they are, since compressing takes 3 ms a MiB; no entry may claim to hold one."""
@@ -59,15 +62,15 @@ class StoredAnswer(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_
     provider: Provider | None = None
     request_id: str = ""
 
-    def pack(self) -> bytes:
-        """Write the entry as bytes for the store."""
+    def pack(self, key: str) -> bytes:
+        """Write the entry of a cache key as bytes for the store."""
         if (compressed := _find_smaller(self.body)) is None:
-            return _PLAIN_HEAD + _ENCODER.encode(self)
-        return _ZSTD_HEAD + _ENCODER.encode(replace(self, body=compressed))
+            return _PLAIN_HEAD + _with_sum(key, _ENCODER.encode(self))
+        return _ZSTD_HEAD + _with_sum(key, _ENCODER.encode(replace(self, body=compressed)))
 
     @classmethod
-    def unpack(cls, packed: bytes | None) -> StoredAnswer | None:
-        """Read what `pack` wrote; None for nothing, for another layout and for anything that is no entry.
+    def unpack(cls, packed: bytes | None, key: str) -> StoredAnswer | None:
+        """Read what `pack` wrote for a key; None for nothing, for another layout and for anything that is no entry.
 
         What a compressed body claims to be is bounded before any of it is undone.
         """
@@ -75,13 +78,29 @@ class StoredAnswer(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_
             return None
         try:
             if packed.startswith(_PLAIN_HEAD):
-                return _DECODER.decode(memoryview(packed)[len(_PLAIN_HEAD) :])
+                return _DECODER.decode(_checked(key, memoryview(packed)[len(_PLAIN_HEAD) :]))
             if packed.startswith(_ZSTD_HEAD):
-                entry = _DECODER.decode(memoryview(packed)[len(_ZSTD_HEAD) :])
+                entry = _DECODER.decode(_checked(key, memoryview(packed)[len(_ZSTD_HEAD) :]))
                 return replace(entry, body=_decompress(entry.body))
         except (msgspec.DecodeError, zstandard.ZstdError):
             return None
         return None
+
+
+def _with_sum(key: str, encoded: bytes) -> bytes:
+    return _sum(key, encoded) + encoded
+
+
+def _checked(key: str, content: memoryview) -> memoryview:
+    """Take the checksum off. Raises DecodeError for one of anything else."""
+    encoded = content[_SUM_BYTES:]
+    if content[:_SUM_BYTES] != _sum(key, encoded):
+        raise msgspec.DecodeError("it is not what was stored here")
+    return encoded
+
+
+def _sum(key: str, encoded: bytes | memoryview) -> bytes:
+    return crc32(encoded, crc32(key.encode())).to_bytes(_SUM_BYTES)
 
 
 def _find_smaller(body: bytes) -> bytes | None:

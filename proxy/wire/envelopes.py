@@ -114,11 +114,16 @@ def _read(body: bytes) -> _Answer:
     try:
         if not body.isascii():
             body.decode()  # members that are skipped are not looked at otherwise
-        return _DECODER.decode(body)
-    except msgspec.ValidationError:
-        return _read_tolerantly(body)
+        return _decode(body)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise UnreadableAnswer(str(error)) from error
+
+
+def _decode(body: bytes) -> _Answer:
+    try:
+        return _DECODER.decode(body)
+    except msgspec.ValidationError:  # at a member, before it is known whether the rest is JSON
+        return _read_tolerantly(body)
 
 
 def _read_tolerantly(body: bytes) -> _Answer:

@@ -184,13 +184,13 @@ BROKEN: dict[str, Callable[[bytes], bytes]] = {
     "half of it": lambda packed: packed[: len(packed) // 2],
     "all but its last byte": lambda packed: packed[:-1],
     "more than it": lambda packed: packed + b"x",
-    "an older version": lambda packed: packed.replace(b"tidegate-entry-2", b"tidegate-entry-1", 1),
-    "a newer version": lambda packed: packed.replace(b"tidegate-entry-2", b"tidegate-entry-3", 1),
+    "an older version": lambda packed: packed.replace(b"tidegate-entry-3", b"tidegate-entry-2", 1),
+    "a newer version": lambda packed: packed.replace(b"tidegate-entry-3", b"tidegate-entry-4", 1),
     "no head": lambda packed: packed[packed.index(b"\n") + 1 :],
     "text": lambda _: b"hello",
     "one byte changed": _bend,
     "another value": lambda packed: packed[: packed.index(b"\n") + 1] + b"\x93\x01\x02\x03",
-    "its members in another order": lambda packed: packed.replace(b"\n\x9d", b"\n\x9c", 1),
+    "another text": lambda packed: packed.replace(b"application/json", b"application/jsOn", 1),
 }
 
 

@@ -95,7 +95,7 @@ async def put(store: Store, key: str, **changes: Any) -> StoredAnswer:  # noqa: 
         request_id="req_1",
     )
     answer = replace(answer, **changes)
-    await store.command("SET", store_keys.stored(key), answer.pack())
+    await store.command("SET", store_keys.stored(key), answer.pack(key))
     return answer
 
 

@@ -59,7 +59,7 @@ async def test_cached_answers_are_purged_found_and_reported_in_the_stores_that_a
         assert plan is not None
         answer = StoredAnswer(is_stream=False, content_type="a/b", body=b"{}", created_milliseconds=2**52)
         with other.client() as client:
-            client.set(stored(plan.key), answer.pack())
+            client.set(stored(plan.key), answer.pack(plan.key))
         [found] = await entries_live(settings, plan)
         done = await purge_live(settings, [Scope("model", "m")], Event("cache.purged", Actor("session", "x"), "", {}))
         [stale] = await entries_live(settings, plan)

@@ -137,6 +137,16 @@ def test_members_of_other_types_are_as_if_absent() -> None:
         pytest.param(b'{"model": "\xff"}', id="no UTF-8"),
         pytest.param(b'{"id": "\xff"}', id="no UTF-8 where nobody looks"),
         pytest.param(b'{"x": ' + b"[" * 100_000, id="too deep"),
+        pytest.param(b"404 page not found", id="a text that begins with a number"),
+        pytest.param(b'"x" y', id="one that begins with a string"),
+        pytest.param(b"null pointer", id="one that begins with null"),
+        pytest.param(b"[] x", id="an array and more"),
+        pytest.param(b'{"choices": 5} x', id="an object with an odd member, and more"),
+        pytest.param(b'{"choices": 5, "x": nope}', id="an odd member before what is no JSON"),
+        pytest.param(b'{"usage": [1], "x": "\\ud800"}', id="or before half a character"),
+        pytest.param(b'{"choices": 5, "x": 1e999}', id="or before a number that is too large"),
+        pytest.param(b'{"choices": 5, "x": 1' + b"0" * 5_000 + b"}", id="or one with 5,000 digits"),
+        pytest.param(b'{"choices": 5, "x": ' + b"[" * 3_000 + b"]" * 3_000 + b"}", id="or what is too deep"),
     ],
 )
 def test_what_is_no_object_is_unreadable(body: bytes) -> None:
