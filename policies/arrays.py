@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 ARRAYS: Final[Mapping[Endpoint, str]] = {Endpoint.COMPLETIONS: "prompt", Endpoint.EMBEDDINGS: "input"}
 """The parameter that holds an endpoint's prompts or inputs."""
 
+_OF_STREAMS: Final = frozenset({"stream", "stream_options"})
 _MORE_INPUT: Final = "prompt_embeds"
 """vLLM's: prompts as vectors, which it answers beside those of `prompt`."""
 
@@ -45,6 +46,12 @@ def subset(effective: EffectiveRequest, positions: Sequence[int]) -> EffectiveRe
     name = ARRAYS[effective.endpoint]
     given = effective.fields[name]
     return _with(effective, name, [given[position] for position in positions])
+
+
+def as_whole(effective: EffectiveRequest) -> EffectiveRequest:
+    """Return the request for the same answer in one piece."""
+    fields = {name: value for name, value in effective.fields.items() if name not in _OF_STREAMS}
+    return EffectiveRequest(effective.endpoint, fields, effective.view.with_fields(fields))
 
 
 def _with(effective: EffectiveRequest, name: str, value: Any) -> EffectiveRequest:  # noqa: ANN401  a JSON value

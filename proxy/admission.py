@@ -511,8 +511,13 @@ class Admission:
 
         Raises LimitExceeded for who was admitted for a hit only.
         """
-        self.cache.join_another()
+        if self.cache.is_array:  # what was fetched is kept by items, which serve arrays in either form
+            await self.cache.look_again()
+        else:
+            self.cache.join_another()
         await self._check_hit()
+        if self.cache.answer is not None:
+            self.count_as_hit(self.cache.answer.usage)
 
     def _release(self) -> asyncio.Future[None]:
         """Give everything back, a place in line too; the store is not asked if it never heard of the request."""

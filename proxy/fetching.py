@@ -19,6 +19,7 @@ from proxy.errors import STOPPED, ClientLeft, Draining, error_object, is_drainin
 from proxy.exchange import CacheResult, Observed, Outcome
 from proxy.flights import LeftBehind
 from proxy.relay import STREAM_FIELDS, STREAM_TYPE, WHOLE_FIELDS, relay, replay
+from proxy.spread_answers import SpreadAnswer
 from proxy.wire.answers import answer_headers
 from proxy.wire.chunks import CHUNKS, without_usage_event
 from proxy.wire.responses import RESPONSES
@@ -87,6 +88,10 @@ class Fetch:
         answer = await answering.dispatcher.send(decision, answering.exchange, self._request)
         if keeps_usage:
             self.drops_usage, answer.is_usage_added = answer.is_usage_added, False
+        if is_by_item and answering.is_stream:
+            wants_usage = answering.decision.effective.view.wants_usage
+            writer = SpreadAnswer(writer, decision.effective.endpoint, keeps_usage=keeps_usage or wants_usage)
+            self.drops_usage = keeps_usage and not wants_usage
         await relay(
             answer,
             writer,
@@ -142,7 +147,9 @@ class Lead:
 
     async def _settle(self, entry: StoredAnswer | None) -> None:
         flight = self._flight
-        flight.answer, flight.outcome, flight.is_settled = entry, flight.exchange.outcome, True
+        is_part = bool(self._fetch.answering.admission.cache.missing)
+        flight.answer = None if is_part else entry
+        flight.outcome, flight.is_settled = flight.exchange.outcome, True
         if self._has_left or (self._reader is not None and self._reader.is_left_behind):
             flight.exchange.outcome = Outcome.CLIENT_LEFT
         await self._fetch.answering.admission.settle(entry)

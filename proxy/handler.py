@@ -98,6 +98,9 @@ async def _fetch(request: Request, writer: Writer, answering: Answering, frame: 
         if await Follower(joined, answering).answer(writer):
             return
         await answering.admission.give_up_joining()
+        if cache.answer is not None:
+            await answering.replay(cache.answer, writer)
+            return
     fetch = Fetch(request, answering)
     flight = cache.begin_flight()
     if flight is None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from policies.arrays import items, subset
+from policies.arrays import as_whole, items, subset
 from policies.cacheability import Keyed
 from policies.charges import worst_case
 from policies.freshness import Fit
@@ -73,10 +73,15 @@ class RequestCache:
         return isinstance(plan, Keyed) and plan.look_up and plan.store and not self._known and not self._flights.is_full
 
     @property
-    def is_by_item(self) -> bool:
-        """Whether what is fetched is kept item by item."""
+    def is_array(self) -> bool:
+        """Whether the request is answered item by item."""
         plan = self._decision.cache
-        return isinstance(plan, Keyed) and bool(plan.items) and not self._is_stream
+        return isinstance(plan, Keyed) and bool(plan.items)
+
+    @property
+    def is_by_item(self) -> bool:
+        """Whether what is fetched has to come whole, as items of an array do; a stream of them all passes live."""
+        return self.is_array and (bool(self.missing) or not self._is_stream)
 
     # look-up
 
@@ -140,6 +145,11 @@ class RequestCache:
                 self.drop_lease()
         return self.flight
 
+    async def look_again(self) -> None:
+        """Look up anew, as things stand."""
+        self.send()
+        await self.read()
+
     def join_another(self) -> None:
         """Go on without the flight that was found, but with another one where there is one by now."""
         plan = self._decision.cache
@@ -155,8 +165,6 @@ class RequestCache:
             self._known = {}  # a part of what was asked for is nothing
         elif (flight := self._joinable(plan)) is not None:
             self.flight = flight
-        elif self._is_stream:
-            self._known = {}  # it is fetched as a whole, so that its events pass live
         else:
             self._note_known(plan)
 
@@ -215,7 +223,7 @@ class RequestCache:
                 await asyncio.wait([lookout], timeout=left)
                 self.join_another()
                 if self.flight is None:
-                    await self._look_again()
+                    await self.look_again()
             else:
                 with self._flights.looking_out(plan.key):
                     await self._look_out(until)
@@ -226,11 +234,7 @@ class RequestCache:
         while self.is_elsewhere and (left := until - time.monotonic()) > 0:
             await asyncio.sleep(min(pause, left))
             pause = min(pause * _LENGTHENING, _LONGEST_PAUSE_SECONDS)
-            await self._look_again()
-
-    async def _look_again(self) -> None:
-        self.send()
-        await self.read()
+            await self.look_again()
 
     def forget(self) -> None:
         """Take back what was found: whoever waited for room and got none is not served with it."""
@@ -301,7 +305,7 @@ class RequestCache:
         decision = self._decision
         if not self.missing:
             return decision
-        effective = subset(decision.effective, self.missing)
+        effective = as_whole(subset(decision.effective, self.missing))
         return replace(decision, effective=effective, worst_case=worst_case(effective, decision.model))
 
     def completed(self, body: bytes) -> bytes | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
@@ -305,23 +306,62 @@ async def test_a_stream_of_an_array_is_made_of_what_is_known(
     assert sse_json(stream.body)[-1]["usage"]["completion_tokens"] == len(text_of("c", 1) + text_of("a", 1))
 
 
-async def test_a_stream_of_an_array_that_is_partly_known_passes_live_and_is_kept_by_item(
+async def test_a_stream_of_an_array_that_is_not_known_passes_live_and_is_kept_by_item(
     up: FakeUpstream, valkey: StoreServer, tmp_path: Path
 ) -> None:
     async with gateway(up, valkey, tmp_path) as whole:
-        await ask(whole, "a")
         stream = await ask(whole, ["a", "b"], stream=True)
         array = await ask(whole, ["b", "a"])
         alone = await ask(whole, "b", stream=True)
-    assert asked_for(up) == ["a", ["a", "b"]]
+    assert [(call.json()["prompt"], call.json()["stream"]) for call in up.log] == [(["a", "b"], True)]
     assert stream.header("cache-status") == "tidegate;fwd=miss"
-    assert streamed(stream) == {0: text_of("a", 2), 1: text_of("b", 2)}
-    check_texts(array, [text_of("b", 2), text_of("a", 2)])
-    assert streamed(alone) == {0: text_of("b", 2)}
+    assert streamed(stream) == {0: text_of("a", 1), 1: text_of("b", 1)}
+    check_texts(array, [text_of("b", 1), text_of("a", 1)])
+    assert streamed(alone) == {0: text_of("b", 1)}
     assert is_hit(array)
     assert is_hit(alone)
+
+
+@pytest.mark.parametrize("wants_usage", [False, True], ids=["without usage", "with usage"])
+async def test_of_a_stream_of_an_array_only_what_is_missing_is_fetched(
+    up: FakeUpstream, valkey: StoreServer, tmp_path: Path, *, wants_usage: bool
+) -> None:
+    options = {"stream_options": {"include_usage": True}} if wants_usage else {}
+    async with gateway(up, valkey, tmp_path) as whole:
+        await ask(whole, "a")
+        stream = await ask(whole, ["b", "a", "b"], stream=True, **options)
+        alone = await ask(whole, "b", stream=True)
+    assert asked_for(up) == ["a", ["b"]]
+    assert not {"stream", "stream_options"} & up.log[1].json().keys()
+    assert stream.header("content-type").startswith("text/event-stream")
+    assert stream.header("cache-status") == 'tidegate;fwd=partial;detail="1 of 3 items hit"'
+    assert streamed(stream) == {0: text_of("b", 2), 1: text_of("a", 1), 2: text_of("b", 2)}
+    assert sse(stream.body)[0][-1][1] == "[DONE]"
+    used = [event["usage"]["completion_tokens"] for event in sse_json(stream.body) if event.get("usage")]
+    assert used == ([2 * len(text_of("b", 2)) + len(text_of("a", 1))] if wants_usage else [])
+    assert streamed(alone) == {0: text_of("b", 2)}
+    assert is_hit(alone)
     record = record_of(valkey, stream)
-    assert (record["cache"], record["completions"], record["saved_input_tokens"]) == ("miss", 2, 0)
+    assert (record["cache"], record["completions"]) == ("partial", 1)
+    assert record["saved_output_tokens"] == len(text_of("a", 1))
+
+
+async def test_repeats_in_a_stream_are_fetched_once_for_those_who_join_too(
+    up: FakeUpstream, valkey: StoreServer, tmp_path: Path
+) -> None:
+    prompts = ["q", "q", "r"]
+    async with gateway(up, valkey, tmp_path) as whole:
+        answers = await asyncio.gather(
+            *(ask(whole, prompts, stream=True, stream_options={"include_usage": number == 1}) for number in range(3)),
+            *(ask(whole, prompts) for _ in range(2)),
+        )
+    assert asked_for(up) == [["q", "r"]]
+    texts = [text_of("q", 1), text_of("q", 1), text_of("r", 1)]
+    for stream in answers[:3]:
+        assert streamed(stream) == dict(enumerate(texts))
+    for each in answers[3:]:
+        check_texts(each, texts)
+    assert [b'"usage":{' in answer.body for answer in answers[:3]] == [False, True, False]
 
 
 def streamed(answer: MemoryWriter) -> dict[int, str]:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.arrays import items, subset
+from policies.arrays import as_whole, items, subset
 from policies.cache_keys import cache_key
 from policies.catalog import Model, ModelSettings
 from policies.charges import Seen, charge, worst_case
@@ -218,3 +218,10 @@ def test_items_and_single_requests_always_share_their_keys(
     again = subset(effective(prompt=prompts, **asked), range(len(prompts)))
     assert key(again) == key(effective(prompt=prompts, **asked))
     assert keys(TEXT, **again.fields) == expected
+
+
+def test_the_same_answer_in_one_piece_is_asked_for_without_what_is_said_of_streams() -> None:
+    stream = {"stream": True, "stream_options": {"include_usage": True}}
+    whole = as_whole(effective(prompt=["a", "b"], temperature=0, **stream))
+    assert whole.fields == {"prompt": ["a", "b"], "temperature": 0}
+    assert not whole.view.is_stream
