@@ -198,6 +198,8 @@ class Metrics:
         """Declare all metrics."""
         self.families: list[Family[CounterCell] | Family[GaugeCell] | Family[PeakCell] | Family[HistogramCell]] = []
         self._declare_exchanges()
+        self._declare_cache()
+        self._declare_decisions()
         self._declare_upstreams()
         self._declare_limits()
         self._declare_stores()
@@ -224,7 +226,7 @@ class Metrics:
         return family
 
     def _declare_exchanges(self) -> None:
-        """Declare what `observe` tells, and the streams under way (owner: proxy/relay.py)."""
+        """Declare what `observe` tells of every exchange."""
         self.requests_total = self._counter(
             "requests_total",
             "Finished requests.",
@@ -256,6 +258,9 @@ class Metrics:
             "What answers served from the cache would have cost upstream, in USD.",
             *("model", "project"),
         )
+
+    def _declare_cache(self) -> None:
+        """Declare what the cache did (owners: proxy/answer_cache.py and proxy/drift.py, `observe` for the verdicts)."""
         self.cache_lookups_total = self._counter(
             "cache_lookups_total",
             "Verdicts of the cache on requests that reached it: hit, joined, partial, stale, miss, bypass; and why.",
@@ -269,6 +274,9 @@ class Metrics:
         self.cache_memory_bytes = self._gauge("cache_memory_bytes", "What answers in memory take.").labels()
         self.cache_memory_entries = self._gauge("cache_memory_entries", "Answers in memory.").labels()
         self.cache_stores_total = self._counter("cache_stores_total", "Answers put into the cache.").labels()
+
+    def _declare_decisions(self) -> None:
+        """Declare what policies did to requests, and the streams under way (owner: proxy/relay.py)."""
         self.adjustments_total = self._counter(
             "adjustments_total",
             "Changes that policies and normalising made to requests.",
