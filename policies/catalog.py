@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple
+from typing import Annotated, Final, Literal, NamedTuple
 
 from pydantic import Field, NonNegativeInt, PositiveInt
 
@@ -51,6 +51,38 @@ class Deployment(Settings):
     """What the upstream calls the model or deployment; absent: the model's own name."""
     weight: PositiveInt = 1
     """Share of requests relative to the model's other deployments."""
+    context_window: PositiveInt | None = None
+    """Tokens that input and output share here; absent: the model's. Requests go first where they surely fit."""
+
+
+class BreakerSettings(Settings):
+    """When a deployment that fails is avoided for a while. It is asked all the same when no other is left."""
+
+    failures: PositiveInt = 5
+    """So many failed attempts within `window`, and `share` of all, open the breaker."""
+    share: float = Field(default=0.5, gt=0, le=1)
+    """Part of the attempts within `window` that have to have failed."""
+    window: Milliseconds = Field(default=30_000, gt=0)
+    """How far back attempts count."""
+    open_for: Milliseconds = Field(default=10_000, gt=0)
+    """How long it stays open until one request probes; doubled each time a probe fails."""
+    longest_open: Milliseconds = Field(default=120_000, gt=0)
+    """Longest time until the next probe."""
+    fail_fast: bool = False
+    """Refuse with 503 at once when no deployment is available, instead of asking one all the same."""
+
+
+class ShadowSettings(Settings):
+    """Another deployment that a share of requests is also sent to, on the organization's account."""
+
+    upstream: str
+    """Name of an entry under `upstreams`."""
+    name: str | None = None
+    """What the upstream calls the model or deployment; absent: the model's own name."""
+    share: float = Field(default=1.0, gt=0, le=1)
+    """Part of the requests that went upstream."""
+    compare: bool = True
+    """Compare what deterministic requests generate; else the answers are thrown away."""
 
 
 class ModelDefaults(Settings):
@@ -68,7 +100,7 @@ class ModelSettings(Settings):
     """One entry under `models`."""
 
     deployments: Items[Deployment] = Field(min_length=1)
-    """Where the model runs; with several, the first try is drawn by weight and the others are fail-overs."""
+    """Where the model runs; with several, `routing` says which is tried first, and the others are fail-overs."""
     aliases: Items[str] = ()
     """Other names that clients may use."""
     context_window: PositiveInt | None = None
@@ -93,6 +125,22 @@ class ModelSettings(Settings):
     """How long its answers may be served from the cache at most; absent: as long as policies say."""
     price: Price | None = None
     """What tokens cost; absent: its tokens count, and cost nothing."""
+    routing: Literal["weighted", "least_outstanding", "latency"] = "weighted"
+    """Which deployment is tried first: drawn by weight; with the fewest requests under way; the faster of two drawn."""
+    max_attempts: PositiveInt = Field(default=3, le=10)
+    """Most attempts at one request, all deployments together."""
+    retry_max_wait: Milliseconds = 1_000
+    """Longest wait before an attempt; a longer Retry-After means another deployment, or the answer is passed on."""
+    breaker: BreakerSettings = BreakerSettings()
+    """When a deployment that fails is avoided for a while."""
+    hedge_after: Annotated[Milliseconds, Field(gt=0)] | None = None
+    """Send a deterministic request to a second deployment when no answer began by then; absent: never."""
+    shadow: ShadowSettings | None = None
+    """Another deployment that a share of requests is also sent to; absent: none."""
+    response_model: Literal["upstream", "asked"] = "upstream"
+    """Whose name of the model answers bear: the upstream's, or the one that was asked for."""
+    auth: Literal["upstream", "passthrough"] = "upstream"
+    """Whose credential goes upstream: the upstream's `api_key`, or the client's own."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,28 +9,22 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from glob import escape
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, TypedDict, cast
-from urllib.parse import SplitResult, urlsplit
+from typing import Annotated, Any
 from zoneinfo import ZoneInfo
 
 from pydantic import (
     AfterValidator,
-    BeforeValidator,
     Field,
     ModelWrapValidatorHandler,
     NonNegativeInt,
-    PlainSerializer,
     PositiveFloat,
     PositiveInt,
     SecretStr,
-    SerializationInfo,
     ValidationError,
-    ValidationInfo,
-    WithJsonSchema,
     field_validator,
     model_validator,
 )
@@ -44,123 +38,38 @@ from policies.settings import Items, Milliseconds, Settings
 from policies.windows import Rolling, parse_window
 from proxy import config_references
 from proxy.config_references import Problem
-from proxy.store import addresses
+from proxy.config_upstreams import CLIENTS_VERSION, Upstream
+from proxy.config_values import (
+    EMBEDDED,
+    Address,
+    Credential,
+    FilePath,
+    Identifier,
+    Lease,
+    Listen,
+    ModelName,
+    ModelPatterns,
+    Sha256,
+    StoreAddress,
+    Wait,
+    read_address,
+)
 from proxy.tokenizers import missing_package, text_counter
 
-EMBEDDED = "embedded"
 _LISTEN = "127.0.0.1:8080"
 _ADMIN_LISTEN = "127.0.0.1:8081"
 EVERY_MODEL = "*"
-CLIENTS_VERSION = "client"
 _KIBIBYTE = 1024
 _MEBIBYTE = 1024 * _KIBIBYTE
-_MAX_PORT = 65_535
 _VERSION_DIGITS = 12
-_SHORTEST_LEASE_MILLISECONDS = 1_000
-_SHA256 = re.compile(r"[0-9a-f]{64}")
 _LIMIT_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
 _BURST = "is the room of a bucket that refills, as with per: minute or a duration; leave it out here"
-_HOST = re.compile(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.%]+\]")
 
 
 _NOT_DECIDING = {
     *("listen", "admin_listen", "admin_hosts", "admin_keys", "metrics_key"),
     *("workers", "data_dir", "state", "cache_state", "drain_timeout", "lease"),
 }
-
-
-class ReadingContext(TypedDict, total=False):
-    """What whoever reads a file may add to validation.
-
-    `resolve` replaces `env:NAME` and `file:PATH` by the secret, raising ValueError with what is missing;
-    `directory` is what relative paths are relative to.
-    """
-
-    resolve: Callable[[str], str]
-    directory: Path
-
-
-class Address(NamedTuple):
-    """Where a socket listens; an IPv6 host stands without brackets, port 0 means any free one."""
-
-    host: str
-    port: int
-
-
-def read_address(text: str) -> Address:
-    """Split `host:port`; raises ValueError saying what would be right."""
-    host, colon, port = text.rpartition(":")
-    if not colon or not _HOST.fullmatch(host) or not (port.isascii() and port.isdigit()) or int(port) > _MAX_PORT:
-        msg = f"{text!r} is no address: write host:port, such as 127.0.0.1:8080 or [::1]:8080"
-        raise ValueError(msg)
-    return Address(host.strip("[]"), int(port))
-
-
-def _check_address(text: str) -> str:
-    read_address(text)
-    return text
-
-
-def _context(info: ValidationInfo) -> ReadingContext:
-    return cast("ReadingContext", info.context or {})
-
-
-def _resolve(value: object, info: ValidationInfo) -> object:
-    resolve = _context(info).get("resolve")
-    return resolve(value) if resolve is not None and isinstance(value, str) else value
-
-
-def _serialize_secret(value: SecretStr, info: SerializationInfo) -> str:
-    """Keep a secret hidden, except on the way to the gateway's own workers (`Configuration.resolved_json`)."""
-    return value.get_secret_value() if info.context == {"reveal": True} else str(value)
-
-
-def _check_sha256(text: str) -> str:
-    # What stands here by mistake is most likely the key itself: it is not repeated.
-    if _SHA256.fullmatch(text.lower()) is None:
-        has = f"these are {len(text)} characters"
-        msg = f"no SHA-256: write 64 hexadecimal digits ({has}); `tidegate keys hash` prints them"
-        raise ValueError(msg)
-    return text.lower()
-
-
-def _split(text: str) -> SplitResult:
-    """Split an address; raises ValueError that does not repeat it, unlike urllib's own."""
-    try:
-        parts = urlsplit(text)
-        _ = parts.port
-    except ValueError:
-        msg = "no address: the host or the port is malformed"
-        raise ValueError(msg) from None
-    return parts
-
-
-def _check_base_url(text: str) -> str:
-    parts = _split(text)
-    if parts.scheme not in {"http", "https"} or not parts.hostname or re.search(r"\s", text):
-        msg = "no address of a server: write http:// or https:// and a host, such as https://api.openai.com/v1"
-        raise ValueError(msg)
-    if parts.username is not None or parts.password is not None:
-        msg = "must not hold credentials: they belong in api_key"
-        raise ValueError(msg)
-    if parts.query or parts.fragment:
-        msg = "must end with the path: leave out what follows the ? or #"
-        raise ValueError(msg)
-    return text.rstrip("/")
-
-
-def _check_store(value: SecretStr) -> SecretStr:
-    if value.get_secret_value() != EMBEDDED:
-        addresses.parse(value.get_secret_value())
-    return value
-
-
-def _check_credential(value: SecretStr) -> SecretStr:
-    # It goes out in a header; it is not repeated.
-    if re.fullmatch(r"[!-~]+", value.get_secret_value()) is None:
-        msg = "no credential: it must not be empty, and hold printable ASCII characters without spaces"
-        raise ValueError(msg)
-    return value
 
 
 def _check_policy(policy: Policy) -> Policy:
@@ -195,64 +104,6 @@ def _limit_problems(policy: Policy) -> Iterator[Problem]:
             yield Problem(
                 ("limits", position, "name"), "may hold letters, digits and _ . - only: it goes out in headers"
             )
-
-
-def _resolve_path(path: Path, info: ValidationInfo) -> Path:
-    directory = _context(info).get("directory")
-    return path if directory is None else directory / path
-
-
-def _at_least(minimum: int) -> Callable[[int], int]:
-    def check(milliseconds: int) -> int:
-        if milliseconds < minimum:
-            msg = f"must be {minimum}ms or longer"
-            raise ValueError(msg)
-        return milliseconds
-
-    return check
-
-
-Wait = Annotated[Milliseconds, AfterValidator(_at_least(1))]
-Lease = Annotated[Milliseconds, AfterValidator(_at_least(_SHORTEST_LEASE_MILLISECONDS))]
-Listen = Annotated[str, AfterValidator(_check_address)]
-Secret = Annotated[
-    SecretStr,
-    BeforeValidator(_resolve, json_schema_input_type=str),
-    PlainSerializer(_serialize_secret, return_type=str, when_used="json"),
-]
-Credential = Annotated[Secret, AfterValidator(_check_credential), WithJsonSchema({"type": "string"}, mode="validation")]
-StoreAddress = Annotated[Secret, AfterValidator(_check_store), WithJsonSchema({"type": "string"}, mode="validation")]
-Sha256 = Annotated[str, AfterValidator(_check_sha256)]
-# Ids become parts of the store's keys and of headers: no spaces, braces, colons or slashes.
-Identifier = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.@+-]{0,127}$")]
-# Names of models may hold slashes, spaces and any letter, but nothing that breaks a line.
-ModelName = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]{1,256}$")]
-ModelPatterns = Annotated[Items[str], Field(min_length=1)]
-
-
-class Upstream(Settings):
-    """A real model server that the gateway forwards to; one entry under `upstreams`."""
-
-    kind: Literal["openai", "azure"]
-    """openai for OpenAI, vLLM, llama.cpp and all that speak it; azure for Azure's deployments paths."""
-    base_url: Annotated[str, BeforeValidator(_resolve, json_schema_input_type=str), AfterValidator(_check_base_url)]
-    """openai: up to and including /v1; azure: scheme and host. env:NAME and file:PATH work."""
-    api_key: Credential | None = None
-    """Credential sent upstream; env:NAME or file:PATH keep it out of the file. Absent: none is sent."""
-    api_version: Annotated[str, Field(min_length=1)] | None = None
-    """azure only: the api-version sent, or `client` for the client's own. Absent: the client's where it sent one."""
-    stream_usage: Literal["ask", "off"] = "ask"
-    """Whether streams are asked for their usage; off counts what was generated instead."""
-
-    @model_validator(mode="after")
-    def _fits_kind(self) -> Upstream:
-        if self.kind != "azure" and self.api_version is not None:
-            msg = "api_version is for kind: azure only; leave it out"
-            raise ValueError(msg)
-        if self.kind == "azure" and urlsplit(self.base_url).path.startswith("/openai"):
-            msg = "base_url of kind: azure is scheme and host only: /openai/deployments/… is added to it"
-            raise ValueError(msg)
-        return self
 
 
 class Organization(Settings):
@@ -356,7 +207,7 @@ class Bounds(Settings):
 
 
 class Timeouts(Settings):
-    """How long the gateway waits for an upstream; there is no bound on the whole."""
+    """How long the gateway waits for an upstream, and for a client; there is no bound on the whole."""
 
     connect: Wait = 5_000
     """For a connection; past it the next deployment is tried."""
@@ -364,6 +215,8 @@ class Timeouts(Settings):
     """For the answer to begin; past it 504."""
     silence: Wait = 300_000
     """Between two pieces of an answer; past it the stream ends with an error event."""
+    client: Wait = 60_000
+    """For a client to take some more of its answer; past it the connection is broken."""
 
     @property
     def connect_seconds(self) -> float:
@@ -380,6 +233,11 @@ class Timeouts(Settings):
         """As `silence`, in seconds."""
         return self.silence / 1000
 
+    @property
+    def client_seconds(self) -> float:
+        """As `client`, in seconds."""
+        return self.client / 1000
+
 
 class Configuration(Settings):
     """Everything that is configured. Durations are whole milliseconds here, and `90s` or `7d` in the file."""
@@ -392,7 +250,7 @@ class Configuration(Settings):
     """Host names the control plane answers to besides IP addresses and localhost."""
     workers: PositiveInt = Field(default=1, le=256)
     """Processes that serve clients; one a core."""
-    data_dir: Annotated[Path, Field(strict=False), AfterValidator(_resolve_path)] = Path("data")
+    data_dir: FilePath = Path("data")
     """Folder for what is kept: embedded store, spool, usage records. Relative to the configuration file."""
     state: StoreAddress = SecretStr(EMBEDDED)
     """Store of limits, holds and unsent records; must not evict.
@@ -424,7 +282,9 @@ class Configuration(Settings):
     bounds: Bounds = Bounds()
     """How large a request may be."""
     timeouts: Timeouts = Timeouts()
-    """How long upstreams may take."""
+    """How long upstreams may take, and clients that read."""
+    heartbeat: Wait | None = None
+    """How long a stream is silent until the gateway writes a comment of its own into it; absent: never."""
     max_entry_bytes: NonNegativeInt = _MEBIBYTE
     """Largest answer that is cached, or read whole before its head goes out."""
     max_flight_bytes: NonNegativeInt = 64 * _MEBIBYTE

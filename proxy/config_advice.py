@@ -13,8 +13,8 @@ from policies.contradictions import contradictions
 from policies.limit_advice import impassable, unpriced
 from policies.merging import merge
 from policies.rule_advice import Idle, idle_by_itself, idle_observed, idle_within
-from proxy.config import CLIENTS_VERSION
 from proxy.config_references import listed
+from proxy.config_upstreams import CLIENTS_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -63,7 +63,9 @@ def _on_access(configuration: Configuration) -> Iterator[str]:
 
 
 def _used_upstreams(configuration: Configuration) -> set[str]:
-    return {deployment.upstream for model in configuration.models.values() for deployment in model.deployments}
+    models = configuration.models.values()
+    shadows = {model.shadow.upstream for model in models if model.shadow is not None}
+    return shadows | {deployment.upstream for model in models for deployment in model.deployments}
 
 
 def _unused_upstreams(configuration: Configuration) -> list[str]:

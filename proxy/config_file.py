@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
-from proxy.config import Configuration, ReadingContext
+from proxy.config import Configuration
 from proxy.config_document import read_document
 from proxy.config_problems import told_problems
 from proxy.config_references import Problem, written
+from proxy.config_values import ReadingContext
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

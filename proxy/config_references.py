@@ -25,6 +25,7 @@ Path = tuple[str | int, ...]
 ANY = "*"
 _LISTED = 8
 _WILDCARDS = "*?["
+_NO_PSEUDONYM_KEY = "pseudonyms are made with a secret: give pseudonym_key, such as env:PSEUDONYM_KEY"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,7 @@ REFERENCES = (
     Reference("policy", ("keys", ANY, "policy"), ("policies",)),
     Reference("project", ("keys", ANY, "project"), ("projects", ANY, "id")),
     Reference("upstream", ("models", ANY, "deployments", ANY, "upstream"), ("upstreams",)),
+    Reference("upstream", ("models", ANY, "shadow", "upstream"), ("upstreams",)),
 )
 
 ALIASES: Path = ("models", ANY, "aliases", ANY)
@@ -193,7 +195,10 @@ def _without_pseudonym_key(data: object) -> Iterator[Problem]:
         return
     for path, is_asked in _select(data, ("policies", ANY, "parameters", ANY, "pseudonymise")):
         if is_asked is True:
-            yield Problem(path, "pseudonyms are made with a secret: give pseudonym_key, such as env:PSEUDONYM_KEY")
+            yield Problem(path, _NO_PSEUDONYM_KEY)
+    for path, name in _select(data, ("upstreams", ANY, "identity_headers", ANY)):
+        if name == "user":
+            yield Problem(path, _NO_PSEUDONYM_KEY)
 
 
 def _shared_address(data: object) -> Iterator[Problem]:

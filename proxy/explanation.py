@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from policies.principals import Principal
     from policies.requests.asked import Adjustment, AskedRequest
     from policies.room import Refusal
-    from proxy.config import Configuration, Upstream
+    from proxy.config import Configuration
+    from proxy.config_upstreams import Upstream
 
 DEFAULT_PATH = "/v1/completions"
 """Where a request goes that does not say."""

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from proxy.config import Address
+    from proxy.config_values import Address
 
     SocketAddress = tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]
 

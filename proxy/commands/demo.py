@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
 from proxy.commands.run import announce, serve
-from proxy.config import read_address
+from proxy.config_values import read_address
 from proxy.demo.configuration import demo_configuration
 from proxy.demo.model_process import GENERATION_MARK, ModelProcess, ModelUnavailable
 from proxy.demo.model_server import MODEL_NAME

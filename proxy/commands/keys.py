@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import TypeAdapter, ValidationError
 
-from proxy.config import Identifier
+from proxy.config_values import Identifier
 from proxy.credentials import digest, new_admin_key, new_key
 
 if TYPE_CHECKING:

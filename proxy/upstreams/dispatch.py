@@ -26,7 +26,7 @@ from policies.retries import (
     earn,
     is_retryable,
 )
-from proxy.config import CLIENTS_VERSION
+from proxy.config_upstreams import CLIENTS_VERSION
 from proxy.errors import NoUpstreamLeft, UpstreamBroken, UpstreamError, UpstreamTooSlow, UpstreamUnusable
 from proxy.upstreams.client import AttemptFailed, Failure
 from proxy.upstreams.headers import request_headers, upstream_headers, upstream_request_id
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from policies.catalog import Deployment
     from policies.decision import Decision
-    from proxy.config import Upstream
+    from proxy.config_upstreams import Upstream
     from proxy.exchange import Exchange, Headers, Request
     from proxy.metrics import Metrics
     from proxy.upstreams.client import UpstreamAnswer, UpstreamClient

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from proxy.config import Address, Configuration, read_address
+from proxy.config import Configuration
 
 HASHES = [f"{number:064x}" for number in range(4)]
 
@@ -27,24 +27,6 @@ def many_levels(**key: Any) -> Configuration:  # noqa: ANN401
         users=[{"id": "alice", "policy": "person"}],
         keys=[{"id": "key", "project": "proj", "sha256": HASHES[0], "user": "alice", **key}],
     )
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        pytest.param("127.0.0.1:8080", Address("127.0.0.1", 8080), id="an IPv4 address"),
-        pytest.param("[::1]:0", Address("::1", 0), id="an IPv6 address, any port"),
-        pytest.param("gateway.local:80", Address("gateway.local", 80), id="a name"),
-    ],
-)
-def test_addresses_are_read(text: str, expected: Address) -> None:
-    assert read_address(text) == expected
-
-
-@pytest.mark.parametrize("text", ["", ":80", "h:", "h:x", "h:-1", "h:70000", "::1:80", "h h:80", "http://h:80", "h:٣"])
-def test_what_is_no_address_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="write host:port"):
-        read_address(text)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from proxy.config import Address
+from proxy.config_values import Address
 from proxy.listening import CannotListen, is_web_address, listening, own_url, url_of
 
 

@@ -16,7 +16,8 @@ from sending import fake_upstream, up
 from whole import KEY, configuration
 
 from proxy.channel import Begin, Channel, Count, Counted, Drain, Message, Ready
-from proxy.config import Address, Configuration
+from proxy.config import Configuration
+from proxy.config_values import Address
 from proxy.listening import listening
 from proxy.workers import WORKER_COMMAND
 

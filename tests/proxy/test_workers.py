@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from proxy import workers as supervised
 from proxy.channel import Begin
-from proxy.config import Address
+from proxy.config_values import Address
 from proxy.listening import listening
 from proxy.metrics import Metrics, Snapshot, add_up
 from proxy.workers import FAILURES_AT_START, Workers, WorkersFailed

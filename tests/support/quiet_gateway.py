@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Final
 from aiohttp import ClientSession
 
 from proxy.admin.app import Access, control_plane, serve
-from proxy.config import Address, Configuration
+from proxy.config import Configuration
+from proxy.config_values import Address
 from proxy.errors import StoreUnavailable
 from proxy.listening import listening, url_of
 

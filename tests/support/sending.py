@@ -22,7 +22,7 @@ from policies.merging import merge
 from policies.principals import Principal
 from policies.requests.asked import Dialect, EffectiveRequest, Endpoint
 from policies.requests.dialects import read_request
-from proxy.config import Upstream
+from proxy.config_upstreams import Upstream
 from proxy.errors import ClientLeft
 from proxy.exchange import Exchange
 from proxy.metrics import Metrics

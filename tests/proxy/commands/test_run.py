@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from proxy.commands import main, run
-from proxy.config import Address
+from proxy.config_values import Address
 from proxy.listening import listening
 from proxy.supervisor import Listening
 

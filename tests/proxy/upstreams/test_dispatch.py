@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from policies.decision import Decision
-    from proxy.config import Upstream
+    from proxy.config_upstreams import Upstream
     from proxy.exchange import Exchange
     from proxy.metrics import Metrics
     from proxy.upstreams.dispatch import Dispatcher
