@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from policies.requests.asked import EffectiveRequest
 
 
+_LIFE_UNIT_MILLISECONDS: Final = 1000
+"""An entry's life is counted in whole seconds."""
+
+
 class Keyed(msgspec.Struct, frozen=True):
     """The answer may be stored under `key` (hex) for `ttl_seconds`.
 
@@ -109,16 +113,28 @@ def _find_bypass(
     effective: EffectiveRequest, settings: CacheSettings, model: Model, end_user: str | None
 ) -> str | None:
     """Return why the cache stays out of it; policy's reasons first, then the request's."""
-    if settings.mode == "off":
-        return "off"
-    if _life(settings, model) < 1000:  # noqa: PLR2004  an entry's life is counted in whole seconds
-        return "no-ttl"
+    reason = _find_bypass_of_settings(settings, model)
+    if reason is not None:
+        return reason
     if effective.fields.get("cache_level") in _NO_CACHE_LEVELS:
         return "cache-level"
     if settings.mode == "deterministic" and not is_deterministic(effective):
         return "not-deterministic"
     if settings.scope == "end_user" and not end_user:
         return "no-end-user"
+    return _find_bypass_of_content(effective)
+
+
+def _find_bypass_of_settings(settings: CacheSettings, model: Model) -> str | None:
+    if settings.mode == "off":
+        return "off"
+    if model.settings.auth == "passthrough":  # whether, and with what, the upstream answers is the client's own
+        return "passthrough"
+    return "no-ttl" if _life(settings, model) < _LIFE_UNIT_MILLISECONDS else None
+
+
+def _find_bypass_of_content(effective: EffectiveRequest) -> str | None:
+    """Return what makes the request more than what it says: what an upstream keeps, or does besides answering."""
     find = _BYPASSES.get(effective.endpoint)
     reason = None if find is None else find(effective.fields)
     return "named-input" if reason is None and effective.input_size.is_open else reason
@@ -138,6 +154,20 @@ def is_deterministic(effective: EffectiveRequest) -> bool:
         or view.seed is not None
         or widest_ceiling(effective.fields, view.token_ceiling) == 0
     )
+
+
+def is_repeatable(effective: EffectiveRequest) -> bool:
+    """Tell whether it makes no difference how often, and by which deployment, the request is answered."""
+    return is_deterministic(effective) and _find_bypass_of_content(effective) is None
+
+
+def is_bound_to_upstream(effective: EffectiveRequest) -> bool:
+    """Tell whether the request names what only its own upstream keeps, or has tools run there, as may have effects."""
+    fields = effective.fields
+    is_stateful = effective.endpoint is Endpoint.RESPONSES and any(
+        fields.get(name) is not None for name in _UPSTREAM_STATE
+    )
+    return is_stateful or effective.input_size.is_open or has_hosted_tool(fields.get("tools"))
 
 
 def _find_chat_bypass(fields: Mapping[str, Any]) -> str | None:

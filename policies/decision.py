@@ -20,7 +20,7 @@ from policies.limits import bind_limits, needs_candidates, needs_ceiling, needs_
 from policies.parameters import apply_rules, observe_rules
 from policies.pseudonyms import pseudonym
 from policies.requests.dialects import check_model_bounds
-from policies.routing import order_candidates
+from policies.routing import fitting_first, order_candidates
 
 if TYPE_CHECKING:
     from policies.cacheability import CachePlan
@@ -127,7 +127,7 @@ def decide_under(  # noqa: PLR0913  a decision weighs all of them
             end_user=asked.view.end_user,
             api_version=asked.api_version if model.forwards_api_version else None,
         ),
-        candidates=order_candidates(model.settings.deployments, draw),
+        candidates=fitting_first(order_candidates(model.settings.deployments, draw), model, worst),
     )
 
 

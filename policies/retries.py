@@ -7,22 +7,23 @@ takes its random number as an argument.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from enum import Enum, auto
-from typing import TYPE_CHECKING
+from math import inf
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-MAX_ATTEMPTS = 3
-"""Attempts at a request, all deployments together."""
-MAX_WAIT_MILLISECONDS = 1000
-"""Longest wait between two attempts; a longer Retry-After means another deployment, or the answer is passed on."""
+LONG_WAIT_MILLISECONDS = 86_400_000
+"""A wait that nobody makes: what a Retry-After comes to whose date cannot be compared with another one."""
 RETRY_SHARE = 0.1
 """How much load repeating refused requests may add in all."""
 MAX_SAVED_RETRIES = 10.0
 """Retries that quiet times may save up, and that a new process begins with."""
 
 _FIRST_WAIT_MILLISECONDS = 100
+_HTTP_DATE = "%a, %d %b %Y %H:%M:%S GMT"
 _REQUEST_TIMEOUT = 408
 _TOO_MANY_REQUESTS = 429
 _SERVER_ERRORS = range(500, 600)
@@ -37,13 +38,21 @@ class Cause(Enum):
     """A connection that was kept from before was gone: the request was not read."""
     REFUSED = auto()
     """An answer came, with a status that may be better next time."""
+    UNUSABLE = auto()
+    """An answer came that only another deployment can mend: a bad credential of ours, a redirect, a page, garbage."""
+    BROKEN = auto()
+    """The request was sent, and the connection broke before the answer was whole."""
     UNKNOWN = auto()
-    """The request was sent and no answer came: the upstream may be at work on it, and billing it."""
+    """The request was sent and no answer came in time: the upstream may be at work on it, and billing it."""
+
+
+_REPEATABLE: Final = frozenset({Cause.UNREACHABLE, Cause.STALE, Cause.REFUSED})
+"""After these the same deployment may be tried again; after the others another one at most."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """One failed attempt at the candidate of this index.
+    """One failed attempt at the candidate in this place of the order to try them.
 
     `wait_milliseconds` is what the upstream asked for; `may_repeat` is False where it (or a slow connect) speaks
     against trying the same deployment again.
@@ -57,7 +66,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """Try the candidate of this index after a wait."""
+    """Try the candidate in this place of the order after a wait."""
 
     candidate: int
     wait_milliseconds: int
@@ -73,50 +82,78 @@ def is_retryable(status: int) -> bool:
     return status in {_REQUEST_TIMEOUT, _TOO_MANY_REQUESTS} or status in _SERVER_ERRORS
 
 
-def after_failure(history: Sequence[Failed], candidates: int, jitter: float) -> Again | GiveUp:
+def after_failure(
+    history: Sequence[Failed],
+    candidates: int,
+    jitter: float,
+    *,
+    max_attempts: int,
+    max_wait_milliseconds: int,
+) -> Again | GiveUp:
     """Decide what follows the failed attempts so far (at least one); `jitter` is in [0, 1).
 
-    A candidate that a stale connection did not reach comes first, and at once; then those that were not tried; then
-    the one that is soonest ready again.
+    What one connection that was gone did not let through is sent again to the same candidate, at once, and none of
+    `max_attempts` is used up. Else those come first that were not tried, in their order; then the one that is soonest
+    ready again, if it is within `max_wait_milliseconds`.
     """
-    if history[-1].cause is Cause.UNKNOWN or len(history) >= MAX_ATTEMPTS:
+    last = history[-1]
+    stale = sum(failed.cause is Cause.STALE for failed in history)
+    attempts = len(history) - min(stale, 1)
+    if last.cause is Cause.STALE and stale == 1:
+        return Again(last.candidate, 0)
+    if last.cause is Cause.UNKNOWN or attempts >= max_attempts:
         return GiveUp()
-    if history[-1].cause is Cause.STALE:
-        return Again(history[-1].candidate, 0)
-    last = {failed.candidate: failed for failed in history}
+    latest = {failed.candidate: failed for failed in history}
     for candidate in range(candidates):
-        if candidate not in last:
+        if candidate not in latest:
             return Again(candidate, 0)
+    longest = min(max_wait_milliseconds, _FIRST_WAIT_MILLISECONDS << (attempts - 1))
+    own_wait = round(longest * (1 + jitter) / 2)
     waits = [
-        Again(candidate, _wait_milliseconds(failed, len(history), jitter))
-        for candidate, failed in last.items()
-        if failed.may_repeat
+        Again(candidate, own_wait if failed.wait_milliseconds is None else failed.wait_milliseconds)
+        for candidate, failed in latest.items()
+        if failed.may_repeat and failed.cause in _REPEATABLE
     ]
     soonest = min(waits, key=lambda again: again.wait_milliseconds, default=None)
-    return soonest if soonest is not None and soonest.wait_milliseconds <= MAX_WAIT_MILLISECONDS else GiveUp()
+    return soonest if soonest is not None and soonest.wait_milliseconds <= max_wait_milliseconds else GiveUp()
 
 
-def _wait_milliseconds(failed: Failed, attempts: int, jitter: float) -> int:
-    if failed.wait_milliseconds is not None:
-        return failed.wait_milliseconds
-    longest: int = min(MAX_WAIT_MILLISECONDS, _FIRST_WAIT_MILLISECONDS << (attempts - 1))
-    return round(longest * (1 + jitter) / 2)
+def asked_wait_milliseconds(retry_after_ms: str | None, retry_after: str | None, date: str | None = None) -> int | None:
+    """Read the wait that an upstream asked for in either field; None without one.
+
+    One that ends at a date is as long as from the answer's own `date`, whatever our clock says; without that it is
+    LONG_WAIT_MILLISECONDS.
+    """
+    wait = _milliseconds(retry_after_ms, 1)
+    if wait is None:
+        wait = _milliseconds(retry_after, 1000)
+    return _until(retry_after, date) if wait is None and retry_after is not None else wait
 
 
-def asked_wait_milliseconds(retry_after_ms: str | None, retry_after: str | None) -> int | None:
-    """Read the wait that an upstream asked for; a date counts as longer than any wait of ours. None without one."""
-    for text, factor in ((retry_after_ms, 1), (retry_after, 1000)):
-        if text is None:
-            continue
-        try:
-            wait = float(text) * factor
-        except ValueError:
-            if text is retry_after:
-                return MAX_WAIT_MILLISECONDS + 1
-            continue
-        if 0 <= wait < float("inf"):
-            return round(wait)
-    return None
+def _milliseconds(text: str | None, factor: int) -> int | None:
+    try:
+        wait = float(text or "") * factor
+    except ValueError:
+        return None
+    return round(wait) if 0 <= wait < inf else None
+
+
+def _until(retry_after: str, date: str | None) -> int | None:
+    until, now = _moment(retry_after), _moment(date or "")
+    if until is None:
+        return None
+    if now is None:
+        return LONG_WAIT_MILLISECONDS
+    wait = (until - now) // timedelta(milliseconds=1)
+    return wait if wait >= 0 else None
+
+
+def _moment(text: str) -> datetime | None:
+    """Read a date as HTTP writes it (RFC 9110 §5.6.7, but for the obsolete forms)."""
+    try:
+        return datetime.strptime(text, _HTTP_DATE).replace(tzinfo=UTC)
+    except ValueError:
+        return None
 
 
 def earn(saved_retries: float) -> float:

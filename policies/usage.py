@@ -133,6 +133,7 @@ class UsageRecord(msgspec.Struct, frozen=True, kw_only=True):
     upstream_request_id: str | None
     upstream_status: int | None
     attempts: int
+    attempts_of_unknown_cost: int
     status: int
     outcome: str
     error_code: str | None

@@ -32,6 +32,19 @@ class Drain(msgspec.Struct, frozen=True, tag=True):
     """To the worker: accept nothing more, finish what is under way, end."""
 
 
+class Prepare(msgspec.Struct, frozen=True, tag=True):
+    """To the worker: get ready to serve by another resolved configuration (JSON), and tell whether you can."""
+
+    turn: int
+    configuration: bytes
+
+
+class Switch(msgspec.Struct, frozen=True, tag=True):
+    """To the worker: serve by what was prepared last, and tell that you do."""
+
+    turn: int
+
+
 class Count(msgspec.Struct, frozen=True, tag=True):
     """To the worker: tell now what you have counted, and repeat `turn` so that the answer is known as one."""
 
@@ -49,7 +62,14 @@ class Counted(msgspec.Struct, frozen=True, tag=True):
     turn: int = 0
 
 
-Message = Begin | Drain | Count | Ready | Counted
+class Done(msgspec.Struct, frozen=True, tag=True):
+    """To the supervisor: what it asked for in `turn` is done, or, with a fault, it is not, and nothing has changed."""
+
+    turn: int
+    fault: str | None = None
+
+
+Message = Begin | Drain | Prepare | Switch | Count | Ready | Counted | Done
 
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(Message)

@@ -349,6 +349,11 @@ class Configuration(Settings):
         return self.drain_timeout / 1000
 
     @property
+    def heartbeat_seconds(self) -> float | None:
+        """As `heartbeat`, in seconds."""
+        return None if self.heartbeat is None else self.heartbeat / 1000
+
+    @property
     def lease_seconds(self) -> float:
         """As `lease`, in seconds."""
         return self.lease / 1000

@@ -22,11 +22,12 @@ from proxy.errors import (
     is_draining,
     note_error,
 )
-from proxy.relay import STREAM_FIELDS, STREAM_TYPE
+from proxy.relay import STREAM_FIELDS, STREAM_TYPE, is_stream
 from proxy.wire.answers import answer_headers
 from proxy.wire.chunks import CHUNKS, without_usage_event
 from proxy.wire.conversion import to_stream
 from proxy.wire.responses import RESPONSES
+from proxy.wire.sse import BOM
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -46,7 +47,7 @@ class EarlyStream:
     On the way out of its block an error that comes before the answer does becomes the stream's last event.
     """
 
-    __slots__ = ("_effective", "_exchange", "_has_begun", "_is_answered", "_writer")
+    __slots__ = ("_effective", "_exchange", "_follows_comments", "_has_begun", "_is_answered", "_writer")
 
     def __init__(self, writer: Writer, exchange: Exchange, effective: EffectiveRequest) -> None:
         """Begin nothing yet."""
@@ -54,12 +55,13 @@ class EarlyStream:
         self._exchange = exchange
         self._effective = effective
         self._has_begun = False
+        self._follows_comments = False
         self._is_answered = False
 
     async def comment(self, limit_fields: Headers) -> None:
         """Write a comment; the first one sends the head, with these fields and what else is known by now."""
         if not self._has_begun:
-            self._has_begun = True
+            self._has_begun = self._follows_comments = True
             fields = [*STREAM_FIELDS, *answer_headers(self._exchange), *limit_fields]
             await self._writer.start(_OK, [("Content-Type", STREAM_TYPE), *fields])
         await self._writer.write(_COMMENT)
@@ -73,12 +75,15 @@ class EarlyStream:
         """Send the head, unless it has left. Raises UpstreamUnusable for an answer that is no stream by then."""
         if not self._has_begun:
             await self._writer.start(status, headers)
-        elif not _is_stream(headers):
+        elif not is_stream(headers):
             raise _no_stream()
         self._is_answered = True
 
     async def write(self, data: bytes) -> None:
-        """Send bytes of the body."""
+        """Send bytes of the body; a mark of the byte order behind a comment would be part of a name."""
+        if self._follows_comments:
+            self._follows_comments = False
+            data = data.removeprefix(BOM)
         await self._writer.write(data)
 
     async def finish(self) -> None:
@@ -91,7 +96,7 @@ class EarlyStream:
         if not self._has_begun:
             await self._writer.respond(status, headers, body)
             return
-        await self._writer.write(self._as_events(status, headers, body))
+        await self.write(self._as_events(status, headers, body))
         await self._writer.finish()
 
     def abort(self) -> None:
@@ -99,7 +104,7 @@ class EarlyStream:
         self._writer.abort()
 
     def _as_events(self, status: int, headers: Headers, body: bytes) -> bytes:
-        if _is_stream(headers):
+        if is_stream(headers):
             return body
         if status >= _ERRORS:
             return self._error_event(body)
@@ -154,10 +159,6 @@ async def _happens(event: asyncio.Event, seconds: float) -> bool:
             return await event.wait()
     except TimeoutError:
         return False
-
-
-def _is_stream(headers: Headers) -> bool:
-    return any(name == "Content-Type" and value.startswith(STREAM_TYPE) for name, value in headers)
 
 
 def _no_stream() -> UpstreamUnusable:

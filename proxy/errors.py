@@ -4,6 +4,7 @@
       UpstreamError
         UpstreamUnusable   502  the upstream answered what cannot be passed on (HTML, redirect, 401, unreadable)
         NoUpstreamLeft     503  no deployment could be reached
+        UpstreamBusy       503  as many attempts are under way as may be, and the line before them is full or too slow
         UpstreamTooSlow    504  connect, first byte or silence took longer than its bound
         UpstreamBroken     502  the connection broke before or within the answer
       StoreError
@@ -63,6 +64,13 @@ class NoUpstreamLeft(UpstreamError):  # noqa: N818
     code = "no_upstream_left"
 
 
+class UpstreamBusy(UpstreamError):  # noqa: N818
+    """Every upstream has as many attempts under way as it may have; nothing was sent, and none of them is at fault."""
+
+    status = 503
+    code = "upstream_busy"
+
+
 class UpstreamTooSlow(UpstreamError):  # noqa: N818
     """A bound on connecting, the first byte or silence between bytes was passed."""
 
@@ -106,6 +114,8 @@ STOPPED = "The gateway is being stopped; send the request again."
 """What is said at the end of a drain to those who have got nothing yet."""
 DRAINING = "draining"
 """The reason with which handlers are cancelled at the end of a drain; a client that leaves cancels without one."""
+CLIENT_TOO_SLOW = "client_too_slow"
+"""The reason where the client was given up, since it took nothing of its answer for too long; also its error code."""
 
 
 def is_draining(cancelled: asyncio.CancelledError) -> bool:
@@ -140,6 +150,8 @@ def note_error(exchange: Exchange, error: BaseException) -> None:
     elif isinstance(error, asyncio.CancelledError | ClientLeft):
         if exchange.outcome is Outcome.FAILED and exchange.error_code is None:
             exchange.outcome = Outcome.CLIENT_LEFT
+        if error.args == (CLIENT_TOO_SLOW,):
+            exchange.error_code = exchange.error_code or CLIENT_TOO_SLOW
     elif not isinstance(error, GatewayError):  # a fault of ours: the front door answers 500
         exchange.status = exchange.status or GatewayError.status
         exchange.error_code = GatewayError.code

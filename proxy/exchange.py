@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from policies.principals import Principal
     from policies.requests.asked import Adjustment, AskedRequest
     from policies.usage import Saved, Usage
+    from proxy.durations import Durations
     from proxy.wire.choice_texts import ChoiceTexts
 
 _MICROSECOND_DIGITS = 6
@@ -114,8 +115,9 @@ class Observed:
 
     `usage` is the upstream's own report, None when it made none. `content_events` and `content_bytes` count what was
     generated, for answers that ended without a report; `choices_with_text` does so of a whole answer, and `texts` keeps
-    it where a tokenizer can count it. `is_complete` is the cache's condition: the transport ended well, every choice
-    has a finish_reason, and `[DONE]` came where the kind ends with it.
+    it where a tokenizer can count it. `token_gaps` are the times between pieces of a stream, None until there are two;
+    they are counted and not listed, as there may be very many. `is_complete` is the cache's condition: the transport
+    ended well, every choice has a finish_reason, and `[DONE]` came where the kind ends with it.
     """
 
     usage: Usage | None = None
@@ -127,7 +129,7 @@ class Observed:
     choices_with_text: int = 0
     texts: ChoiceTexts | None = None
     is_complete: bool = False
-    token_gaps: list[float] = field(default_factory=list)
+    token_gaps: Durations | None = None
 
 
 @dataclass(slots=True)
@@ -144,6 +146,7 @@ class Exchange:
     `saved` is what the cache saved the request: one for each stored answer that served it, or an item of it.
     `is_collapsed`: it joined the fetch of another request; `items_known`: how many of how many items of its array were
     served from the cache.
+    `attempts_of_unknown_cost`: how many attempts an upstream may be billing although they brought no answer.
     `is_sent_upstream`: the latest attempt's request has been written, so that its upstream may have begun to generate.
     """
 
@@ -178,6 +181,7 @@ class Exchange:
     upstream_status: int | None = None
     is_sent_upstream: bool = False
     attempts: int = 0
+    attempts_of_unknown_cost: int = 0
     answer: Observed = field(default_factory=Observed)
     first_byte: float | None = None
     ended: float | None = None

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from policies.requests.asked import Endpoint
 from policies.usage import Saved
 from proxy.answer_cache import in_form
-from proxy.errors import STOPPED, ClientLeft, Draining, error_object, is_draining
+from proxy.errors import STOPPED, ClientLeft, Draining, UpstreamError, error_object, is_draining, note_error
 from proxy.exchange import CacheResult, Observed, Outcome
 from proxy.flights import LeftBehind
 from proxy.relay import STREAM_FIELDS, STREAM_TYPE, WHOLE_FIELDS, relay, replay
@@ -25,6 +25,7 @@ from proxy.wire.chunks import CHUNKS, without_usage_event
 from proxy.wire.responses import RESPONSES
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
     from contextlib import AsyncExitStack
 
     from policies.decision import Decision
@@ -32,9 +33,12 @@ if TYPE_CHECKING:
     from proxy.admission import Admission
     from proxy.exchange import Exchange, Headers, Request, Writer
     from proxy.flights import Flight, Reader
+    from proxy.hedging import Hedged, Hedging
     from proxy.relay import RelayBounds, Settle
+    from proxy.shadow import ShadowTraffic
     from proxy.store.entries import StoredAnswer
-    from proxy.upstreams.dispatch import Dispatcher
+    from proxy.upstreams.client import UpstreamAnswer
+    from proxy.upstreams.dispatch import Sending
 
 _ERRORS = 400
 
@@ -46,8 +50,9 @@ class Answering:
     decision: Decision
     exchange: Exchange
     admission: Admission
-    dispatcher: Dispatcher
+    hedging: Hedging
     bounds: RelayBounds
+    shadow: ShadowTraffic
 
     @property
     def is_stream(self) -> bool:
@@ -85,23 +90,49 @@ class Fetch:
         if is_by_item:
             decision, bounds = cache.narrowed(), replace(bounds, entry_bytes=bounds.flight_bytes)
             answering.admission.narrow(decision)
-        answer = await answering.dispatcher.send(decision, answering.exchange, self._request)
-        if keeps_usage:
-            self.drops_usage, answer.is_usage_added = answer.is_usage_added, False
-        if is_by_item and answering.is_stream:
-            wants_usage = answering.decision.effective.view.wants_usage
+        is_spread = is_by_item and answering.is_stream
+        wants_usage = answering.decision.effective.view.wants_usage
+        if is_spread:
             writer = SpreadAnswer(writer, decision.effective.endpoint, keeps_usage=keeps_usage or wants_usage)
-            self.drops_usage = keeps_usage and not wants_usage
-        await relay(
-            answer,
-            writer,
-            decision=decision,
-            exchange=answering.exchange,
-            settle=settle or answering.admission.settle,
-            headers=answering.headers,
-            bounds=bounds,
-            complete=cache.completed if is_by_item else None,
+        kept, settle = answering.shadow.draw(
+            decision, answering.exchange, self._request, settle or answering.admission.settle
         )
+
+        async def pass_on(answer: UpstreamAnswer) -> None:
+            if keeps_usage:
+                self.drops_usage, answer.is_usage_added = answer.is_usage_added, False
+            if is_spread:
+                self.drops_usage = keeps_usage and not wants_usage
+            await relay(
+                answer,
+                writer,
+                decision=kept,
+                exchange=answering.exchange,
+                settle=settle,
+                headers=answering.headers,
+                bounds=bounds,
+                complete=cache.completed if is_by_item else None,
+            )
+
+        async with answering.hedging.begin(decision, answering.exchange, self._request) as sending:
+            await pass_on_first_of_use(sending, pass_on, answering.exchange)
+
+
+async def pass_on_first_of_use(
+    sending: Sending | Hedged, pass_on: Callable[[UpstreamAnswer], Awaitable[None]], exchange: Exchange
+) -> None:
+    """Pass on the first answer that turns out to be one; another is asked for only while nothing of it has left."""
+    while True:
+        answer = await sending.answer()
+        try:
+            await pass_on(answer)
+        except UpstreamError as error:
+            has_left = exchange.error_code is not None  # then it is told and settled
+            if has_left or not sending.goes_on_after(error):
+                raise
+            exchange.answer = Observed()
+        else:
+            return
 
 
 class Lead:
@@ -112,7 +143,7 @@ class Lead:
         self._flight = flight
         self._fetch = fetch
         self._reader: Reader | None = None
-        self._has_left = False
+        self._left: BaseException | None = None  # as what the client left, when it did
 
     async def answer(self, writer: Writer, frame: AsyncExitStack) -> None:
         """Fetch, and pass on to the leader's client; `frame`, in which it was admitted, is left when the fetch ends.
@@ -126,12 +157,14 @@ class Lead:
             with flight.reader() as self._reader:
                 await self._pass_on(self._reader, writer)
         except LeftBehind as error:
+            self._left = error
             is_told = await _tell(writer, self._fetch.answering.decision, flight, error)
             await flight.landed()
             if not is_told:
                 raise
         except (ClientLeft, asyncio.CancelledError) as left:
-            self._has_left = not (isinstance(left, asyncio.CancelledError) and is_draining(left))
+            if not (isinstance(left, asyncio.CancelledError) and is_draining(left)):
+                self._left = left
             await flight.landed()
             raise
 
@@ -139,7 +172,11 @@ class Lead:
         flight = self._flight
         try:
             async with frame:
-                await self._fetch.into(flight, self._settle, keeps_usage=True)
+                try:
+                    await self._fetch.into(flight, self._settle, keeps_usage=True)
+                except asyncio.CancelledError:
+                    self._note_left()
+                    raise
         except BaseException as error:  # noqa: BLE001  whoever reads the flight raises it
             flight.land(error)
         else:
@@ -149,10 +186,17 @@ class Lead:
         flight = self._flight
         is_part = bool(self._fetch.answering.admission.cache.missing)
         flight.answer = None if is_part else entry
-        flight.outcome, flight.is_settled = flight.exchange.outcome, True
-        if self._has_left or (self._reader is not None and self._reader.is_left_behind):
+        flight.outcome, flight.error_code = flight.exchange.outcome, flight.exchange.error_code
+        flight.is_settled = True
+        if self._left is not None or (self._reader is not None and self._reader.is_left_behind):
             flight.exchange.outcome = Outcome.CLIENT_LEFT
+            self._note_left()
         await self._fetch.answering.admission.settle(entry)
+
+    def _note_left(self) -> None:
+        """Note as what the leader's client left, in its own account alone."""
+        if self._left is not None:
+            note_error(self._flight.exchange, self._left)
 
     async def _pass_on(self, reader: Reader, writer: Writer) -> None:
         flight = self._flight
@@ -255,7 +299,11 @@ class Follower:
     def _note(self) -> None:
         """Note what is known of the answer by now: it is the leader's."""
         exchange, theirs = self._answering.exchange, self._flight.exchange
-        exchange.status, exchange.error_code, exchange.outcome = theirs.status, theirs.error_code, self._flight.outcome
+        exchange.status, exchange.error_code, exchange.outcome = (
+            theirs.status,
+            self._flight.error_code,
+            self._flight.outcome,
+        )
         observed = theirs.answer
         exchange.answer = Observed(
             usage=observed.usage,

@@ -12,7 +12,7 @@ import asyncio
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from proxy.errors import DRAINING, GatewayError, is_draining, take_drain
+from proxy.errors import CLIENT_TOO_SLOW, DRAINING, GatewayError, is_draining, take_drain
 from proxy.exchange import Outcome
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class LeftBehind(GatewayError):  # noqa: N818
     """A client read its answer so slowly that the others who read the same could not wait for it."""
 
     status = 503
-    code = "client_too_slow"
+    code = CLIENT_TOO_SLOW
 
 
 class Reader:
@@ -51,9 +51,9 @@ class Flight:
 
     `head` is status and header fields as they are for the one who pays; `whole` the body of an answer that came in one
     piece. `answer` is what was stored of it, where it turned out complete, once `is_over`. `error` is why nothing came,
-    or nothing more. `is_settled` tells that what is written from now on is the end, and `outcome` what became of the
-    fetch by then. `has_beginning`: whoever begins to read now gets all. `is_drained`: the process ends, and the fetch
-    was told.
+    or nothing more. `is_settled` tells that what is written from now on is the end, `outcome` and `error_code` what
+    became of the fetch by then. `has_beginning`: whoever begins to read now gets all. `is_drained`: the process ends,
+    and the fetch was told.
     """
 
     def __init__(  # noqa: PLR0913  what is to be known of it
@@ -81,6 +81,7 @@ class Flight:
         self.is_over = False
         self.is_settled = False
         self.outcome = Outcome.FAILED
+        self.error_code: str | None = None
         self.has_beginning = True
         self.is_drained = False
         self._flights = flights
@@ -278,6 +279,10 @@ class Flights:
         self._max_bytes = max_bytes
         self._by_key: dict[str, Flight] = {}
         self._lookouts: dict[str, asyncio.Future[None]] = {}
+
+    def adopt(self, *, max_bytes: int, max_flight_bytes: int) -> None:
+        """Keep so much from now on."""
+        self._max_bytes, self.max_flight_bytes = max_bytes, max_flight_bytes
 
     @property
     def is_full(self) -> bool:

@@ -18,11 +18,14 @@ from policies.requests.dialects import read_request
 from policies.requests.media import check_media
 from proxy.early_streams import EarlyStream
 from proxy.fetching import Answering, Fetch, Follower, Lead
+from proxy.heartbeats import kept_alive
 from proxy.identify import identify
+from proxy.renamed_answers import RenamedAnswer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from policies.decision import Decision
     from policies.principals import Principal
     from policies.requests.asked import AskedRequest, Dialect, Endpoint
     from policies.rulebook import Rulebook
@@ -30,8 +33,9 @@ if TYPE_CHECKING:
     from proxy.config import Configuration
     from proxy.drift import DriftChecks
     from proxy.exchange import Exchange, Request, Writer
+    from proxy.hedging import Hedging
     from proxy.relay import RelayBounds
-    from proxy.upstreams.dispatch import Dispatcher
+    from proxy.shadow import ShadowTraffic
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +46,11 @@ class Snapshot:
     version: str
     rulebook: Rulebook
     principals: Mapping[str, Principal]
-    dispatcher: Dispatcher
+    hedging: Hedging
     relay_bounds: RelayBounds
     admissions: Admissions
     drift: DriftChecks
+    shadow: ShadowTraffic
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +83,19 @@ async def generate(
         cache_control=", ".join(request.headers("Cache-Control")) or None,
         draw=random(),  # noqa: S311  picks a deployment, guards nothing
     )
+    with kept_alive(writer, snapshot.configuration.heartbeat_seconds) as kept:
+        is_renamed = decision.model.settings.response_model == "asked"
+        edge = RenamedAnswer(kept, asked.model, asked.endpoint) if is_renamed else kept
+        await _answer(request, edge, exchange, decision=decision, snapshot=snapshot)
+
+
+async def _answer(
+    request: Request, writer: Writer, exchange: Exchange, *, decision: Decision, snapshot: Snapshot
+) -> None:
+    """Admit a request, and answer it."""
     async with EarlyStream(writer, exchange, decision.effective) as early, AsyncExitStack() as frame:
         admission = await frame.enter_async_context(snapshot.admissions.admit(decision, exchange, early.comment))
-        answering = Answering(decision, exchange, admission, snapshot.dispatcher, snapshot.relay_bounds)
+        answering = Answering(decision, exchange, admission, snapshot.hedging, snapshot.relay_bounds, snapshot.shadow)
         stored = admission.cache.answer
         if stored is None:
             await _fetch(request, early, answering, frame)

@@ -48,6 +48,18 @@ class MemoryLevel:
         self._largest_bytes = max_bytes // LARGEST_SHARE
         self._entries: LRUCache[str, Kept] = LRUCache(max_bytes, getsizeof=lambda kept: kept.size_bytes)
 
+    def adopt(self, max_bytes: int) -> None:
+        """Keep so much from now on; the least recently used entries go first."""
+        before = self._entries
+        if max_bytes == before.maxsize:
+            return
+        self._largest_bytes = max_bytes // LARGEST_SHARE
+        self._entries = LRUCache(max_bytes, getsizeof=lambda kept: kept.size_bytes)
+        while before:
+            key, kept = before.popitem()
+            if kept.size_bytes <= self._largest_bytes:
+                self._entries[key] = kept
+
     @property
     def size_bytes(self) -> int:
         """What all entries count for."""

@@ -13,7 +13,6 @@ who asks for the page, nor how snapshots travel.
 from __future__ import annotations
 
 import time
-from bisect import bisect_left
 from itertools import accumulate
 from typing import TYPE_CHECKING, Generic, Literal, Protocol, TypeVar
 
@@ -23,6 +22,8 @@ from prometheus_client.registry import Collector, CollectorRegistry
 
 from policies.cacheability import Bypass
 from policies.parameters import label_of
+from proxy.durations import BUCKETS_SECONDS, Durations
+from proxy.errors import CLIENT_TOO_SLOW
 from proxy.exchange import CacheResult
 
 if TYPE_CHECKING:
@@ -40,14 +41,6 @@ UNKNOWN = "unknown"
 """Label value for whatever the configuration does not name."""
 _JOINED = "joined"
 """Result of a look-up that found the fetch of another request under way (SPEC §11)."""
-
-# fmt: off
-BUCKETS_SECONDS = (
-    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
-    1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0,
-)
-# fmt: on
-"""Upper bounds of every latency histogram: cache hits take a millisecond, long generations ten minutes."""
 
 PEAK_SECONDS = 30.0
 """How long a highest value stands at least."""
@@ -125,20 +118,10 @@ class PeakCell:
         return found
 
 
-class HistogramCell:
-    """One histogram series over `BUCKETS_SECONDS`."""
+class HistogramCell(Durations):
+    """One histogram series."""
 
-    __slots__ = ("counts", "sum")
-
-    def __init__(self) -> None:
-        """Begin with nothing observed."""
-        self.sum = 0.0
-        self.counts = [0.0] * (len(BUCKETS_SECONDS) + 1)
-
-    def observe(self, seconds: float) -> None:
-        """Count one duration."""
-        self.counts[bisect_left(BUCKETS_SECONDS, seconds)] += 1
-        self.sum += seconds
+    __slots__ = ()
 
     def data(self) -> CellData:
         """Return sum and counts as a snapshot carries them."""
@@ -182,6 +165,14 @@ class Family(Generic[CellT]):
             cell = self._cells[values] = self._make()
         return cell
 
+    def forget(self) -> None:
+        """Forget all series: what their labels say is no longer so."""
+        self._cells.clear()
+
+    def remove(self, *values: str) -> None:
+        """Forget the series of these label values, if there is one: what it told of is no more."""
+        self._cells.pop(values, None)
+
     def series(self) -> Series:
         """Return all series as plain data."""
         return [(list(values), cell.data()) for values, cell in self._cells.items()]
@@ -201,6 +192,7 @@ class Metrics:
         self._declare_cache()
         self._declare_decisions()
         self._declare_upstreams()
+        self._declare_own_requests()
         self._declare_limits()
         self._declare_stores()
         self._declare_processes()
@@ -231,6 +223,11 @@ class Metrics:
             "requests_total",
             "Finished requests.",
             *("route", "model", "project", "status_class", "outcome"),
+        )
+        self.slow_clients_total = self._counter(
+            "slow_clients_total",
+            "Requests whose client was given up, because it took nothing of its answer for too long.",
+            "model",
         )
         self.request_duration_seconds = self._histogram(
             "request_duration_seconds",
@@ -311,6 +308,50 @@ class Metrics:
             "Attempts after the first one of a request.",
             "upstream",
         )
+        self.upstream_unknown_cost_total = self._counter(
+            "upstream_unknown_cost_total",
+            "Attempts that an upstream may be billing and that brought no answer: broken, timed out, or cancelled.",
+            "upstream",
+        )
+        self.upstream_breaker_state = self._gauge(
+            "upstream_breaker_state",
+            "Workers in which the breaker of a deployment is in this state: closed, half_open or open.",
+            *("model", "upstream", "deployment", "state"),
+        )
+        self.upstream_outstanding = self._gauge(
+            "upstream_outstanding", "Attempts under way at an upstream.", "upstream"
+        )
+        self.upstream_waiting = self._gauge(
+            "upstream_waiting",
+            "Requests in the line before an upstream; one may stand in several.",
+            "upstream",
+        )
+        self.upstream_queue_seconds = self._histogram(
+            "upstream_queue_seconds",
+            "How long requests waited for room at an upstream, those that were refused in the end too.",
+            "upstream",
+        )
+        self.upstream_healthy = self._gauge(
+            "upstream_healthy",
+            "Workers in whose checks an upstream is healthy; only where it has `health` settings.",
+            "upstream",
+        )
+
+    def _declare_own_requests(self) -> None:
+        """Declare what came of requests that the gateway sent of its own accord (owners: proxy/shadow.py, hedging.py).
+
+        Drift checks are told of beside the cache that they check.
+        """
+        self.shadow_requests_total = self._counter(
+            "shadow_requests_total",
+            "Requests for the shadow deployment: same or different, sent but not compared, failed, or dropped.",
+            *("model", "result"),
+        )
+        self.hedges_total = self._counter(
+            "hedges_total",
+            "Second attempts at requests that waited long for an answer: won, lost, or dropped for want of room.",
+            *("model", "result"),
+        )
 
     def _declare_limits(self) -> None:
         """Declare what limits did (owner: proxy/admission.py)."""
@@ -385,19 +426,36 @@ class Metrics:
         ).labels()
 
     def _declare_processes(self) -> None:
-        """Declare what the supervisor knows of its processes (owner: proxy/supervisor.py)."""
+        """Declare what the supervisor knows of its processes (owners: proxy/supervisor.py, proxy/reload.py)."""
         self.worker_up = self._gauge("worker_up", "Whether a worker is ready (1) or not (0).", "worker")
         self.worker_restarts_total = self._counter(
             "worker_restarts_total",
             "Workers that died and were started again.",
             "worker",
         )
+        self.event_loop_lag_seconds = self._histogram(
+            "event_loop_lag_seconds",
+            "How late workers' event loops came to what was due, ten times a second.",
+        ).labels()
         self.unhandled_errors_total = self._counter(
             "unhandled_errors_total",
             "Exceptions that reached the outermost frame of a request or a background task; each one is a fault.",
             "where",
         )
         self.build_info = self._gauge("build_info", "Always 1; the labels say what runs.", "version", "configuration")
+        self.config_reloads_total = self._counter(
+            "config_reloads_total",
+            "Times that the configuration was read again, by what came of it: applied, rejected, unchanged.",
+            "result",
+        )
+        self.config_last_reload_successful = self._gauge(
+            "config_last_reload_successful",
+            "Whether the configuration could be used when it was read last (1) or not (0): the one before it stays.",
+        ).labels()
+        self.config_applied_timestamp_seconds = self._gauge(
+            "config_applied_timestamp_seconds",
+            "Since when the configuration is in force, in Unix seconds.",
+        ).labels()
 
     def observe(self, exchange: Exchange, charged: Charged | None, *, saved_microdollars: int = 0) -> None:
         """Count one finished exchange; call it exactly once, with what it was charged (None: nothing).
@@ -409,6 +467,8 @@ class Metrics:
         project = UNKNOWN if principal is None else principal.project
         status_class = _STATUS_CLASSES[min(exchange.status // 100, len(_STATUS_CLASSES) - 1)]
         self.requests_total.labels(exchange.route, model, project, status_class, exchange.outcome.value).inc()
+        if exchange.error_code == CLIENT_TOO_SLOW:
+            self.slow_clients_total.labels(model).inc()
         self._observe_times(exchange, model)
         if decision is not None:
             self._observe_cache(exchange, decision.cache, is_admitted=charged is not None)
@@ -434,10 +494,8 @@ class Metrics:
         if (first_token_seconds := exchange.time_to_first_token_seconds) is not None:
             first = self.time_to_first_token_seconds.labels(exchange.route, model)
             first.observe(first_token_seconds)
-        if exchange.answer.token_gaps:
-            between = self.time_between_tokens_seconds.labels(model)
-            for gap_seconds in exchange.answer.token_gaps:
-                between.observe(gap_seconds)
+        if exchange.answer.token_gaps is not None:
+            self.time_between_tokens_seconds.labels(model).add(exchange.answer.token_gaps)
 
     def _observe_cache(self, exchange: Exchange, plan: CachePlan, *, is_admitted: bool) -> None:
         if exchange.cache is CacheResult.BYPASS and not is_admitted:

@@ -51,12 +51,15 @@ ItemT = TypeVar("ItemT")
 
 
 class Rebuild:
-    """Adds to a store what this gateway's file of usage records says was counted before the store lost its data."""
+    """Adds to a store what this gateway's file of usage records says was counted before the store lost its data.
+
+    By whose limits is what `configuration` says when it begins.
+    """
 
     def __init__(self, state: Store, configuration: Configuration, metrics: Metrics) -> None:
         """Take a started store."""
         self._state = state
-        self._configuration = configuration
+        self.configuration = configuration
         self._metrics = metrics
         self._keys = Keys(configuration.organization.id)
         lease_seconds = configuration.lease_seconds
@@ -88,7 +91,7 @@ class Rebuild:
         May be repeated: what has been added is not added again. Raises StoreUnavailable or OSError, after which a part
         may be added.
         """
-        path = self._configuration.data_dir / USAGE_FILE_NAME
+        path = self.configuration.data_dir / USAGE_FILE_NAME
         if not path.exists():
             await begin(self._state, self._keys)
             return 0
@@ -99,7 +102,7 @@ class Rebuild:
             return 0
         began, ending = time.monotonic(), threading.Event()
         try:
-            found = await asyncio.to_thread(recount, path, self._configuration, data, ending.is_set)
+            found = await asyncio.to_thread(recount, path, self.configuration, data, ending.is_set)
         finally:
             ending.set()  # else the process could not end before the thread has read everything
         if not (await self._add(found, self._contributor, data) and found.records):

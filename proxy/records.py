@@ -125,6 +125,7 @@ def _answer_facts(exchange: Exchange) -> dict[str, Any]:
         "upstream_request_id": bounded(exchange.upstream_request_id),
         "upstream_status": exchange.upstream_status,
         "attempts": exchange.attempts,
+        "attempts_of_unknown_cost": exchange.attempts_of_unknown_cost,
         "status": exchange.status,
         "error_code": bounded(exchange.error_code),
         "configuration_version": exchange.configuration_version,

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from policies.cacheability import Keyed
 from policies.requests.asked import Endpoint
+from proxy.durations import Durations
 from proxy.errors import (
     ClientLeft,
     Draining,
@@ -44,8 +45,6 @@ from proxy.wire.sse import MAX_EVENT_BYTES, EventSplitter
 from proxy.wire.streams import StreamObserver, is_readable, without_obfuscation
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
-
     from policies.decision import Decision
     from proxy.exchange import Exchange, Headers, Writer
     from proxy.upstreams.client import UpstreamAnswer
@@ -63,7 +62,6 @@ _OK = 200
 _ERRORS = 400
 _SERVER_ERRORS = 500
 _MAX_ENTRY_BYTES = 1024 * 1024
-_MAX_GAPS = 10_000
 _END_SECONDS = 1.0
 """How long the end of a transport is waited for once the stream's own has come."""
 _MAX_LATE_BYTES = 64 * 1024
@@ -87,6 +85,11 @@ class RelayBounds:
 
 
 DEFAULT_BOUNDS = RelayBounds()
+
+
+def is_stream(headers: Headers) -> bool:
+    """Tell whether the fields of a head say that a stream of events follows."""
+    return any(name == "Content-Type" and value.lower().startswith(STREAM_TYPE) for name, value in headers)
 
 
 async def relay(  # noqa: PLR0913  an answer, where it goes, and what has to be told and settled on the way
@@ -355,33 +358,62 @@ class _Stream:
         self.kept = _Kept(passing.bounds.entry_bytes) if keeps else None
         self._last_content: float | None = None
 
-    async def take(self, data: bytes) -> None:
-        """Write the events that these bytes complete, all in one go."""
+    async def take(self, data: bytes) -> bool:
+        """Write the events that these bytes complete, all in one go; tell whether the stream's end is among them."""
         if self.kept is not None:
             self.kept.add(data)
-        if (events := self.splitter.feed(data)) and (now_written := self._observe(events)):
+        was_inside = self.splitter.is_inside
+        if (events := self.splitter.feed(data)) and (now_written := self._observe(events, was_inside=was_inside)):
             await self.passing.writer.write(now_written)
+        return self.observer.is_done
+
+    async def take_late(self, data: bytes) -> bool:
+        """Take what follows the end; tell whether it is too much."""
+        await self.take(data)
+        return len(self.observer.held) > _MAX_LATE_BYTES
 
     async def take_rest(self) -> None:
         """Take what is left at a clean end as it is, terminator or not."""
-        if (rest := self.splitter.rest()) and (now_written := self._observe([rest])):
+        was_inside = self.splitter.is_inside
+        if (rest := self.splitter.rest()) and (now_written := self._observe([rest], was_inside=was_inside)):
             await self.passing.writer.write(now_written)
 
-    def _observe(self, events: list[bytes]) -> bytes:
+    def take_last_whole(self) -> bytes:
+        """Take the event that is whole where the stream was cut, though its end might have been half of a CRLF."""
+        was_inside = self.splitter.is_inside
+        last = self.splitter.last_whole()
+        return self._observe([last], was_inside=was_inside) if last else b""
+
+    def _observe(self, events: list[bytes], *, was_inside: bool) -> bytes:
         observed = self.passing.exchange.answer
         known = observed.content_events
-        now_written = self.observer.observe(events)
+        if was_inside or self.splitter.is_inside:
+            now_written = self._observe_unaligned(events, was_inside=was_inside)
+        else:
+            now_written = self.observer.observe(events)
         if observed.content_events != known:
             self._note_time()
         return now_written
+
+    def _observe_unaligned(self, events: list[bytes], *, was_inside: bool) -> bytes:
+        """Observe events of which the first ends one that is too long to be seen whole, or the last begins one."""
+        begin = int(was_inside)
+        end = max(begin, len(events) - int(self.splitter.is_inside))
+        observer = self.observer
+        first = [observer.observe_part(part) for part in events[:begin]]
+        whole = observer.observe(events[begin:end]) if begin < end else b""
+        last = [observer.observe_part(part) for part in events[end:]]
+        return b"".join([*first, whole, *last])
 
     def _note_time(self) -> None:
         now = time.monotonic()
         exchange = self.passing.exchange
         if self._last_content is None:
             exchange.first_byte = now
-        elif len(exchange.answer.token_gaps) < _MAX_GAPS:
-            exchange.answer.token_gaps.append(now - self._last_content)
+        else:
+            if exchange.answer.token_gaps is None:
+                exchange.answer.token_gaps = Durations()
+            exchange.answer.token_gaps.observe(now - self._last_content)
         self._last_content = now
 
 
@@ -391,20 +423,16 @@ async def _relay_stream(passing: _Passing) -> None:
     content_type = passing.answer.header("Content-Type") or STREAM_TYPE
     await passing.writer.start(passing.answer.status, passing.head(content_type, STREAM_FIELDS))
     cut: GatewayError | None = None
-    async with aclosing(passing.answer.chunks()) as chunks:
-        try:
-            async for data in chunks:
-                await stream.take(data)
-                if stream.observer.is_done:
-                    await _read_to_end(stream, chunks)
-                    break
-            else:
-                await stream.take_rest()
-        except UpstreamError as error:
-            cut = error
-        except asyncio.CancelledError as cancelled:
-            take_drain(cancelled)
-            cut = Draining("The gateway is being stopped before the end of this answer; send the request again.")
+    try:
+        if await passing.answer.flow(stream.take):
+            await _read_to_end(stream)
+        else:
+            await stream.take_rest()
+    except UpstreamError as error:
+        cut = error
+    except asyncio.CancelledError as cancelled:
+        take_drain(cancelled)
+        cut = Draining("The gateway is being stopped before the end of this answer; send the request again.")
     passing.answer.close()
     if cut is None or stream.observer.is_done:  # after its end nothing is missing for the client
         await _end_well(stream, content_type)
@@ -412,15 +440,12 @@ async def _relay_stream(passing: _Passing) -> None:
         await _end_broken(stream, cut)
 
 
-async def _read_to_end(stream: _Stream, chunks: AsyncGenerator[bytes]) -> None:
+async def _read_to_end(stream: _Stream) -> None:
     """Read what follows the end for the client, such as `[DONE]`, up to the transport's; not for long, nor much."""
     try:
         async with asyncio.timeout(_END_SECONDS):
-            async for data in chunks:
-                await stream.take(data)
-                if len(stream.observer.held) > _MAX_LATE_BYTES:
-                    return
-            await stream.take_rest()
+            if not await stream.passing.answer.flow(stream.take_late):
+                await stream.take_rest()
     except (UpstreamError, TimeoutError):
         return  # nothing is missing for the client; the answer counts as cut and is not stored
 
@@ -450,9 +475,10 @@ def _stream_entry(stream: _Stream, content_type: str) -> StoredAnswer | None:
 async def _end_broken(stream: _Stream, error: GatewayError) -> None:
     """End a stream that was cut: the unfinished event is dropped, one error event says so and is the last."""
     passing = stream.passing
+    last = stream.take_last_whole()
     passing.tell(Outcome.UPSTREAM_ERROR if isinstance(error, UpstreamError) else Outcome.FAILED, error)
     boundary = b"\n\n" if stream.splitter.is_inside else b""
-    await _end(passing, None, boundary + stream.observer.error_event(error_object(error)))
+    await _end(passing, None, last + boundary + stream.observer.error_event(error_object(error)))
 
 
 async def _end(passing: _Passing, entry: StoredAnswer | None, last: bytes) -> None:

@@ -7,7 +7,8 @@ would answer (a head it cannot read, say) is rendered in OpenAI's shape here too
 from __future__ import annotations
 
 import asyncio
-from contextlib import nullcontext
+import socket
+from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import HttpVersion11, hdrs, web
@@ -16,13 +17,21 @@ from aiohttp.web_protocol import RequestHandler
 from multidict import CIMultiDict
 
 from policies.errors import InvalidRequest, PayloadTooLarge
-from proxy.errors import DRAINING, BodyTooSlow, ClientLeft, GatewayError, error_headers, error_object, status_of
+from proxy.errors import (
+    CLIENT_TOO_SLOW,
+    DRAINING,
+    BodyTooSlow,
+    ClientLeft,
+    GatewayError,
+    error_headers,
+    error_object,
+    status_of,
+)
 from proxy.exchange import new_request_id
 from proxy.wire.codings import decode_body
 
 if TYPE_CHECKING:
-    import socket
-    from collections.abc import Awaitable, Callable, Collection, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 
     from aiohttp import StreamReader
     from aiohttp.abc import AbstractStreamWriter
@@ -40,6 +49,10 @@ _KEEPALIVE_SECONDS = 75.0
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _LAST_WORDS_SECONDS = 1.0
 """How long an answer that is cut short at the end of a drain may take to say so and to be settled."""
+_QUIET_SECONDS = 0.5
+"""For how long nothing may have been asked on open connections until the end of a drain closes those."""
+_WRITE_BUFFER_BYTES = 16 * 1024
+"""What is kept for a client that reads slowly until writing waits for it: the kernel keeps more."""
 _MAX_FIELDS = 1024
 _HEADS_READ = 4
 """How many times the bound of a head is read before the connection is broken: a little above is told with a 431."""
@@ -117,10 +130,12 @@ def too_large(limit: int) -> PayloadTooLarge:
 class ServedWriter:
     """Where aiohttp takes the answer. Raises ClientLeft once the connection is gone."""
 
-    __slots__ = ("_aio", "response")
+    __slots__ = ("_aio", "_is_chunked", "_stopping", "response")
 
-    def __init__(self, aio: web.BaseRequest) -> None:
+    def __init__(self, aio: web.BaseRequest, stopping: asyncio.Event) -> None:
         self._aio = aio
+        self._stopping = stopping
+        self._is_chunked = False
         self.response: web.StreamResponse | None = None
 
     @property
@@ -131,12 +146,27 @@ class ServedWriter:
     async def start(self, status: int, headers: Headers) -> None:
         """Send the head; the body follows in chunks."""
         self.response = web.StreamResponse(status=status, headers=CIMultiDict([*headers, _SERVER]))
+        self._say_whether_last(self.response)
         await self._guard(self.response.prepare(self._aio))
+        self._is_chunked = hdrs.TRANSFER_ENCODING in self.response.headers
 
     async def write(self, data: bytes) -> None:
-        """Send bytes of the body; waits while the client's socket is full."""
-        assert self.response is not None  # noqa: S101  start comes first
-        await self._guard(self.response.write(data))
+        """Send bytes of the body; waits while the client's socket is full.
+
+        Chunks are made here: an event is written for each token, and aiohttp's own way costs several times as much.
+        """
+        if not data:
+            return
+        aio = self._aio
+        try:
+            if self._is_chunked:
+                _write_chunk(aio.protocol.transport, data)
+            else:
+                await aio.writer.write(data)
+            if aio.protocol.writing_paused:  # aiohttp looks at every 64 KiB only
+                await aio.writer.drain()
+        except ConnectionError as error:
+            raise ClientLeft from error
 
     async def finish(self) -> None:
         """End the body."""
@@ -146,8 +176,13 @@ class ServedWriter:
     async def respond(self, status: int, headers: Headers, body: bytes) -> None:
         """Send a whole answer with its length; the body is left out for HEAD."""
         self.response = web.Response(status=status, headers=CIMultiDict([*headers, _SERVER]), body=body)
+        self._say_whether_last(self.response)
         await self._guard(self.response.prepare(self._aio))
         await self.finish()
+
+    def _say_whether_last(self, response: web.StreamResponse) -> None:
+        if self._stopping.is_set():
+            response.force_close()
 
     def abort(self) -> None:
         """Break the connection."""
@@ -162,17 +197,58 @@ class ServedWriter:
             raise ClientLeft from error
 
 
+def _write_chunk(transport: asyncio.Transport | None, data: bytes) -> None:
+    """Write one chunk (RFC 9112 §7.1). Raises ConnectionError."""
+    if transport is None or transport.is_closing():
+        raise ConnectionError("The connection is closed.")
+    transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+
+
 class _Protocol(RequestHandler):
     """aiohttp's connection handler, speaking OpenAI's error shape where it answers on its own."""
 
-    __slots__ = ("_last_body", "_most_head_bytes", "_note_fault", "_unfinished_head_bytes")
+    __slots__ = ("_client_seconds", "_last_body", "_most_head_bytes", "_note_fault", "_unfinished_head_bytes")
 
-    def __init__(self, manager: _Server, *, note_fault: NoteFault, **kwargs: Any) -> None:  # noqa: ANN401  aiohttp's own
+    def __init__(
+        self,
+        manager: _Server,
+        *,
+        client_seconds: float,
+        note_fault: NoteFault,
+        **kwargs: Any,  # noqa: ANN401  aiohttp's own
+    ) -> None:
         super().__init__(manager, **kwargs)
+        self._client_seconds = client_seconds
         self._note_fault = note_fault
         self._most_head_bytes = _HEADS_READ * kwargs["max_line_size"]
         self._unfinished_head_bytes = 0
         self._last_body: StreamReader | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin to serve a connection, which keeps little for its client, and not for long.
+
+        The kernel knows best whether a client reads: its buffers, of megabytes, hide that from the process. It breaks a
+        connection when nothing of what was sent was acknowledged, or all room was taken, for so long.
+        """
+        super().connection_made(transport)
+        assert self.transport is not None  # noqa: S101  it has just been made
+        self.transport.set_write_buffer_limits(_WRITE_BUFFER_BYTES)
+        sock = transport.get_extra_info("socket")
+        if sock is not None and hasattr(socket, "TCP_USER_TIMEOUT"):  # RFC 5482, on Linux; elsewhere nobody is given up
+            with suppress(OSError):  # it has gone already
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(self._client_seconds * 1000))
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """End the request under way; where the kernel gave its client up, that is the reason."""
+        if isinstance(exc, TimeoutError) and self._task_handler is not None:
+            self._task_handler.cancel(CLIENT_TOO_SLOW)
+        super().connection_lost(exc)
+
+    async def _drain_helper(self) -> None:
+        """Wait until the client has taken enough; aiohttp would wait once more for what was cancelled before."""
+        if self._drain_waiter is not None and self._drain_waiter.cancelled():
+            self._drain_waiter = None
+        await super()._drain_helper()
 
     def data_received(self, data: bytes) -> None:
         """Take bytes of the client; break the connection when a head goes on and on.
@@ -222,12 +298,69 @@ def _own_headers(error: Rejection | GatewayError) -> Headers:
 class _Server(web.Server):
     """aiohttp's low-level server with our connection handler."""
 
-    def __init__(self, handler: Handle, *, note_fault: NoteFault, **kwargs: Any) -> None:  # noqa: ANN401  aiohttp's own
+    def __init__(
+        self,
+        handler: Handle,
+        *,
+        bounds: Callable[[], Bounds],
+        client_seconds: Callable[[], float],
+        note_fault: NoteFault,
+        **kwargs: Any,  # noqa: ANN401  aiohttp's own
+    ) -> None:
         super().__init__(handler, **kwargs)
+        self._bounds = bounds
+        self._client_seconds = client_seconds
         self._note_fault = note_fault
 
     def __call__(self) -> RequestHandler:
-        return _Protocol(self, note_fault=self._note_fault, loop=self._loop, **self._kwargs)
+        head_bytes = self._bounds().head_bytes
+        return _Protocol(
+            self,
+            client_seconds=self._client_seconds(),
+            note_fault=self._note_fault,
+            loop=self._loop,
+            max_line_size=head_bytes,
+            max_field_size=head_bytes,
+            **self._kwargs,
+        )
+
+
+class _Traffic:
+    """Who is being answered. While a gateway drains, connections that are open are still served."""
+
+    def __init__(self) -> None:
+        self.under_way: set[asyncio.Task[Any]] = set()
+        self._moved = asyncio.Event()
+
+    @contextmanager
+    def answering(self) -> Iterator[None]:
+        """Count the current task while it answers."""
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101  every handler runs in one
+        self.under_way.add(task)
+        self._moved.set()
+        try:
+            yield
+        finally:
+            self.under_way.discard(task)
+            self._moved.set()
+
+    async def run_dry(self, server: web.Server, patience_seconds: float) -> None:
+        """Return when nobody is connected, when nobody has asked for a while, or when the patience is at its end."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(patience_seconds):
+                while server.connections and await self._has_moved():
+                    pass
+
+    async def _has_moved(self) -> bool:
+        """Wait until an answer begins or ends; False when there is none and none begins."""
+        self._moved.clear()
+        try:
+            async with asyncio.timeout(None if self.under_way else _QUIET_SECONDS):
+                await self._moved.wait()
+        except TimeoutError:
+            return False
+        return True
 
 
 async def serve(  # noqa: PLR0913  what it stands on, by name
@@ -235,56 +368,55 @@ async def serve(  # noqa: PLR0913  what it stands on, by name
     sock: socket.socket,
     stopping: asyncio.Event,
     *,
-    bounds: Bounds,
-    drain_seconds: float,
+    bounds: Callable[[], Bounds],
+    client_seconds: Callable[[], float],
+    drain_seconds: Callable[[], float],
     note_fault: NoteFault,
 ) -> None:
     """Answer requests from `sock` until `stopping` is set, then finish those under way within `drain_seconds`.
 
-    What is not finished by then, or when this is cancelled, is cancelled with `DRAINING` for a reason, and has a moment
-    for its last words. `note_fault` is told what `answer` should not have raised; its client gets a 500.
+    `bounds`, `client_seconds` and `drain_seconds` are asked for when they are needed; a client that takes nothing of
+    its answer for `client_seconds` counts as gone. Who is connected when it ends may ask once more on each connection:
+    the answer says that it is closed. What is not finished in time, or when this is cancelled, is
+    cancelled with `DRAINING` for a reason, and has a moment for its last words. `note_fault` is told what `answer`
+    should not have raised; its client gets a 500.
     """
-    under_way: set[asyncio.Task[Any]] = set()
+    traffic = _Traffic()
 
     async def handle(aio: web.BaseRequest) -> web.StreamResponse:
-        task = asyncio.current_task()
-        assert task is not None  # noqa: S101  every handler runs in one
-        under_way.add(task)
-        try:
-            return await _answer_one(answer, aio, bounds)
-        finally:
-            under_way.discard(task)
+        with traffic.answering():
+            return await _answer_one(answer, aio, bounds(), stopping)
 
     server = _Server(
         handle,
+        bounds=bounds,
+        client_seconds=client_seconds,
         note_fault=note_fault,
         handler_cancellation=True,
         access_log=None,
         auto_decompress=False,
         keepalive_timeout=_KEEPALIVE_SECONDS,
-        max_line_size=bounds.head_bytes,
-        max_field_size=bounds.head_bytes,
         max_headers=_MAX_FIELDS,
     )
     runner = web.ServerRunner(server, shutdown_timeout=_LAST_WORDS_SECONDS)
     await runner.setup()
     site = web.SockSite(runner, sock, backlog=_BACKLOG)
-    patience_seconds = 0.0
     try:
         await site.start()
         await stopping.wait()
-        patience_seconds = drain_seconds
+        await _stop_accepting(server, site, sock)
+        await traffic.run_dry(server, drain_seconds())
     finally:
-        await site.stop()
-        server.pre_shutdown()
-        await _finish(under_way, patience_seconds)
+        if site in runner.sites:
+            await site.stop()
+        await _cut_short(traffic.under_way)
         await runner.cleanup()
 
 
 async def _answer_one(
-    answer: Callable[[Request, Writer], Awaitable[None]], aio: web.BaseRequest, bounds: Bounds
+    answer: Callable[[Request, Writer], Awaitable[None]], aio: web.BaseRequest, bounds: Bounds, stopping: asyncio.Event
 ) -> web.StreamResponse:
-    request, writer = ServedRequest(aio, bounds), ServedWriter(aio)
+    request, writer = ServedRequest(aio, bounds), ServedWriter(aio, stopping)
     if request.head_bytes > bounds.head_bytes:
         error = HeadTooLarge(
             f"The request head is larger than {bounds.head_bytes} bytes.", code="request_head_too_large"
@@ -297,10 +429,27 @@ async def _answer_one(
     return writer.response
 
 
-async def _finish(under_way: Collection[asyncio.Task[Any]], patience_seconds: float) -> None:
-    """Wait for answers under way, then cancel those that are left and wait for their last words."""
-    if under_way:
-        await asyncio.wait(tuple(under_way), timeout=patience_seconds)
+async def _stop_accepting(server: _Server, site: web.BaseSite, sock: socket.socket) -> None:
+    """Close the listening socket; who has connected by then is served, though nobody had accepted it yet."""
+    waiting = [*_accept_all(sock)]
+    await site.stop()
+    for each in waiting:
+        with suppress(OSError):  # it has left in the meantime
+            await asyncio.get_running_loop().connect_accepted_socket(server, each)
+
+
+def _accept_all(sock: socket.socket) -> Iterator[socket.socket]:
+    while True:
+        try:
+            yield sock.accept()[0]
+        except ConnectionAbortedError:
+            continue
+        except OSError:  # nobody is left; or there is no room for more, and others are turned away
+            return
+
+
+async def _cut_short(under_way: Collection[asyncio.Task[Any]]) -> None:
+    """Cancel answers under way and wait for their last words."""
     left = tuple(under_way)
     for task in left:
         task.cancel(DRAINING)

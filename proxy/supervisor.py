@@ -28,6 +28,7 @@ from proxy.listening import listening, own_url, url_of
 from proxy.metrics import Metrics, add_up, render
 from proxy.rebuild import Rebuild
 from proxy.records import USAGE_FILE_NAME
+from proxy.reload import Reloads
 from proxy.spool import SPOOL_FOLDER_NAME
 from proxy.store.audit import read_entries
 from proxy.store.cluster import AnswerStore, answer_store
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from proxy.cache_report import CacheReport
     from proxy.cached_entries import CachedEntry
     from proxy.config import Configuration
+    from proxy.config_file import ConfigurationFile
     from proxy.store.audit import Entry, Event, Stretch
     from proxy.store.purges import Purged, Scope
     from proxy.store.resets import Reset
@@ -80,9 +82,13 @@ class Listening:
     made_admin_key: str | None
 
 
-async def supervise(configuration: Configuration, announce: Callable[[Listening], None]) -> None:
-    """Run a gateway until SIGTERM or SIGINT, then drain it; `announce` is called once, when it serves.
+async def supervise(
+    configuration: Configuration, announce: Callable[[Listening], None], file: ConfigurationFile | None = None
+) -> None:
+    """Run a gateway until SIGTERM or SIGINT, then drain it.
 
+    `announce` is called when it serves, and again when a reload leaves it without an admin key, so that one is made.
+    `file` is what the configuration was read from, and is read again on SIGHUP and when it changes.
     Raises CannotStart, CannotListen, StoreUnavailable (an embedded store does not come up) or WorkersFailed.
     """
     async with contextlib.AsyncExitStack() as opened:
@@ -95,25 +101,36 @@ async def supervise(configuration: Configuration, announce: Callable[[Listening]
             listening(configuration.admin_listen_address, setting="admin_listen", count=1)
         )
         logs.configure()
-        ending = opened.enter_context(_ending())
-        metrics = _new_metrics(configuration)
+        metrics = Metrics()
+        reloads = Reloads(file, configuration, metrics)
+        ending = opened.enter_context(_ending(reloads.ask))
         stores = await opened.enter_async_context(_stores(configuration, metrics))
-        await opened.enter_async_context(_cared_for(stores.state, configuration, metrics))
+        rebuild = Rebuild(stores.state, configuration, metrics)
+        await opened.enter_async_context(_cared_for(stores.state, configuration, rebuild, metrics))
         begins = [_begin(configuration, number, stores) for number in range(configuration.workers)]
         workers = Workers(begins, ports, metrics)
-        made_key, access = _access(configuration)
-        data_url = own_url(*ports[0].getsockname()[:2])
-        gateway = _Gateway(configuration, workers, stores, metrics, ending, data_url)
-        serving = admin.control_plane(gateway, access)
+        gateway = _Gateway(
+            configuration,
+            workers=workers,
+            stores=stores,
+            rebuild=rebuild,
+            metrics=metrics,
+            ending=ending,
+            data_url=own_url(*ports[0].getsockname()[:2]),
+            announce=lambda key: announce(Listening(url_of(ports[0]), url_of(admin_port), key)),
+        )
+        serving = admin.control_plane(gateway, lambda: gateway.access)
         await opened.enter_async_context(contextlib.asynccontextmanager(admin.serve)(serving, admin_port))
         await opened.enter_async_context(workers)
         if await _is_up(workers, ending):
-            announce(Listening(url_of(ports[0]), url_of(admin_port), made_key))
-            await ending.asked.wait()
-        _log.info("draining", timeout_seconds=configuration.drain_timeout_seconds)
+            gateway.tell()
+            async with _in_background(reloads.follow(gateway.take), "reload", metrics):
+                await ending.asked.wait()
+        drain_seconds = gateway.configuration.drain_timeout_seconds
+        _log.info("draining", timeout_seconds=drain_seconds)
         for port in ports:
             port.close()
-        await workers.drain(configuration.drain_timeout_seconds, ending.hurried)
+        await workers.drain(drain_seconds, ending.hurried)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +142,7 @@ class _Ending:
 
 
 @contextlib.contextmanager
-def _ending() -> Iterator[_Ending]:
+def _ending(reload: Callable[[], object]) -> Iterator[_Ending]:
     ending = _Ending(asyncio.Event(), asyncio.Event())
 
     def ask() -> None:
@@ -135,8 +152,7 @@ def _ending() -> Iterator[_Ending]:
     signals = (signal.SIGTERM, signal.SIGINT)
     for number in signals:
         loop.add_signal_handler(number, ask)
-    # A configuration is read at the start only; whoever expects SIGHUP to read it again shall not end the gateway.
-    loop.add_signal_handler(signal.SIGHUP, _log.warning, "SIGHUP does nothing yet: stop and start to reload")
+    loop.add_signal_handler(signal.SIGHUP, reload)
     try:
         yield ending
     finally:
@@ -181,12 +197,6 @@ def _check_records_can_be_kept(data_dir: Path) -> None:
         raise CannotStart(
             f"{error.filename} cannot be used ({error.strerror}): move it away, or set another `data_dir`"
         ) from error
-
-
-def _new_metrics(configuration: Configuration) -> Metrics:
-    metrics = Metrics()
-    metrics.build_info.labels(__version__, configuration.version).set(1)
-    return metrics
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +254,9 @@ def _addressed(purpose: Purpose) -> Iterator[str]:
 
 
 @contextlib.asynccontextmanager
-async def _cared_for(state: Store, configuration: Configuration, metrics: Metrics) -> AsyncIterator[None]:
+async def _cared_for(
+    state: Store, configuration: Configuration, rebuild: Rebuild, metrics: Metrics
+) -> AsyncIterator[None]:
     """Drain the outbox, watch that the store keeps what it is told, and rebuild what it has lost all the same.
 
     Raises CannotStart when it is set up to forget.
@@ -255,7 +267,7 @@ async def _cared_for(state: Store, configuration: Configuration, metrics: Metric
             raise CannotStart(fault)
     async with (
         _in_background(_watch_eviction(state, metrics), "eviction watch", metrics),
-        _in_background(Rebuild(state, configuration, metrics).watch(), "rebuild", metrics),
+        _in_background(rebuild.watch(), "rebuild", metrics),
         Drainer(state, configuration.data_dir / USAGE_FILE_NAME, Keys(configuration.organization.id)),
     ):
         yield
@@ -307,18 +319,20 @@ async def _in_background(work: Coroutine[object, object, object], name: str, met
 
 
 def _begin(configuration: Configuration, worker: int, stores: _Stores) -> Begin:
-    return Begin(worker, configuration.resolved_json().encode(), stores.state_url, stores.cache_url)
+    return Begin(worker, _resolved(configuration), stores.state_url, stores.cache_url)
 
 
-def _access(configuration: Configuration) -> tuple[str | None, admin.Access]:
-    """Return who may use the control plane; without a configured admin key, one is made, for this run."""
+def _resolved(configuration: Configuration) -> bytes:
+    return configuration.resolved_json().encode()
+
+
+def _access(configuration: Configuration, made_key: str | None) -> admin.Access:
+    """Return who may use the control plane: the keys that are configured, or else the one that was made."""
     names = {key.sha256: key.name for key in configuration.admin_keys}
-    made = None
-    if not names:
-        made = new_admin_key()
-        names = {digest(made): _MADE_KEY_NAME}
+    if made_key is not None:
+        names = {digest(made_key): _MADE_KEY_NAME}
     metrics_key = configuration.metrics_key
-    return made, admin.Access(
+    return admin.Access(
         admin_keys=names,
         metrics_key=None if metrics_key is None else metrics_key.get_secret_value(),
         hosts=tuple(host.lower() for host in configuration.admin_hosts),
@@ -339,16 +353,55 @@ async def _is_up(workers: Workers, ending: _Ending) -> bool:
         asked.cancel()
 
 
-@dataclass(frozen=True, slots=True)
 class _Gateway:
-    """What the control plane asks of the rest."""
+    """The gateway as a whole, with the configuration that is in force: what the control plane asks, and reloads tell.
 
-    configuration: Configuration
-    workers: Workers
-    stores: _Stores
-    metrics: Metrics
-    ending: _Ending
-    data_url: str
+    `announce` is told the admin key of its own making, None if there is none.
+    """
+
+    def __init__(  # noqa: PLR0913  what it stands on, by name
+        self,
+        configuration: Configuration,
+        *,
+        workers: Workers,
+        stores: _Stores,
+        rebuild: Rebuild,
+        metrics: Metrics,
+        ending: _Ending,
+        data_url: str,
+        announce: Callable[[str | None], None],
+    ) -> None:
+        self.workers = workers
+        self.stores = stores
+        self.rebuild = rebuild
+        self.metrics = metrics
+        self.ending = ending
+        self.data_url = data_url
+        self.announce = announce
+        self._made_key: str | None = None
+        self._adopt(configuration)
+
+    def _adopt(self, configuration: Configuration) -> None:
+        self.configuration = self.rebuild.configuration = configuration
+        self._made_key = None if configuration.admin_keys else self._made_key or new_admin_key()
+        self.access = _access(configuration, self._made_key)
+        self.metrics.build_info.forget()
+        self.metrics.build_info.labels(__version__, configuration.version).set(1)
+
+    def tell(self) -> None:
+        """Announce that the gateway is up."""
+        self.announce(self._made_key)
+
+    async def take(self, configuration: Configuration) -> str | None:
+        """Put another configuration in force everywhere, or nowhere: then return why not."""
+        fault = await self.workers.reload(_resolved(configuration))
+        if fault is not None:
+            return fault
+        had_key = self._made_key is not None
+        self._adopt(configuration)
+        if self._made_key is not None and not had_key:
+            self.tell()
+        return None
 
     async def metrics_page(self) -> bytes:
         for purpose, store in ((Purpose.STATE, self.stores.state), (Purpose.CACHE, self.stores.cache)):

@@ -19,7 +19,7 @@ import msgspec
 
 from policies.errors import InvalidRequest
 from proxy.errors import UpstreamError
-from proxy.upstreams.client import AttemptFailed, ClientBounds, Failure, UpstreamClient
+from proxy.upstreams.client import AttemptFailed, Failure, UpstreamClient
 from proxy.wire.answers import CACHE_NAME
 from proxy.wire.sse import EventSplitter, data_of
 
@@ -167,7 +167,7 @@ class Warming:
     def __init__(self, base_url: str, key: str, *, at_once: int = DEFAULT_AT_ONCE) -> None:
         """Send to a gateway, by its address without a path, with an API key; so many requests at once."""
         self.tally = Tally()
-        self._client = UpstreamClient(ClientBounds())
+        self._client = UpstreamClient()
         self._base_url = base_url.rstrip("/")
         self._headers = [("Authorization", f"Bearer {key}"), ("Content-Type", "application/json")]
         self._at_once = at_once

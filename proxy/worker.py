@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import resource
 import signal
 import socket
 import sys
@@ -21,12 +22,17 @@ import structlog
 
 from proxy import logs
 from proxy.app import open_gateway, serve
-from proxy.channel import Begin, Channel, Count, Counted, Drain, Ready
+from proxy.channel import Begin, Channel, Count, Counted, Done, Drain, Prepare, Ready, Switch
 from proxy.config import Configuration
+from proxy.garbage import collect_seldom
+from proxy.loop_lag import watch_lag
 from proxy.metrics import Metrics
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from proxy.app import Gateway
+    from proxy.handler import Snapshot
 
 SNAPSHOT_INTERVAL_SECONDS = 1.0
 """How often a worker tells what it has counted: a worker that is killed loses at most this much of it."""
@@ -44,6 +50,8 @@ class Frame:
     channel: Channel
     metrics: Metrics = field(default_factory=Metrics)
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    orders: asyncio.Queue[Prepare | Switch] = field(default_factory=asyncio.Queue)
+    """Which configuration is to be served by; they wait until the gateway is open."""
 
 
 async def work(channel: Channel, sock: socket.socket) -> None:
@@ -55,7 +63,15 @@ async def work(channel: Channel, sock: socket.socket) -> None:
     frame = Frame(channel)
     serving = asyncio.ensure_future(_serve(frame, begin, sock))
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, frame.stopping.set)
-    helpers = [asyncio.ensure_future(_obey(frame, serving.cancel)), asyncio.ensure_future(_tell(frame))]
+    helpers = [
+        asyncio.ensure_future(helper)
+        for helper in (
+            _obey(frame, serving.cancel),
+            _tell(frame),
+            watch_lag(frame.metrics.event_loop_lag_seconds.observe),
+            collect_seldom(),
+        )
+    ]
     try:
         with suppress(asyncio.CancelledError):
             await serving
@@ -78,8 +94,36 @@ async def _serve(frame: Frame, begin: Begin, sock: socket.socket) -> None:
     ) as gateway:
         gc.collect()
         gc.freeze()  # what stands now stands for good: later collections need not look at it
-        await frame.channel.send(Ready())
-        await serve(gateway, sock, frame.stopping)
+        reloading = asyncio.create_task(_reload(frame, gateway))
+        try:
+            await frame.channel.send(Ready())
+            await serve(gateway, sock, frame.stopping)
+        finally:
+            reloading.cancel()
+            await asyncio.wait({reloading})
+
+
+async def _reload(frame: Frame, gateway: Gateway) -> None:
+    """Follow the supervisor's orders about the configuration, one after the other."""
+    prepared: Snapshot | None = None
+    while True:
+        order = await frame.orders.get()
+        try:
+            match order:
+                case Prepare(_, configuration):
+                    prepared = None
+                    prepared = await gateway.prepare(
+                        await asyncio.to_thread(Configuration.from_resolved_json, configuration)
+                    )
+                case Switch() if prepared is not None:
+                    gateway.switch(prepared)
+                case Switch():
+                    raise RuntimeError("there is no configuration prepared to switch to")  # noqa: TRY301
+            fault = None
+        except Exception as error:  # noqa: BLE001  the outermost frame of an order
+            _log.exception("another configuration cannot be served; the one in force stays")
+            fault = str(error) or type(error).__name__
+        await frame.channel.send(Done(order.turn, fault))
 
 
 async def _obey(frame: Frame, abandon: Callable[[], object]) -> None:
@@ -89,6 +133,8 @@ async def _obey(frame: Frame, abandon: Callable[[], object]) -> None:
             match message:
                 case Drain():
                     frame.stopping.set()
+                case Prepare() | Switch():
+                    frame.orders.put_nowait(message)
                 case Count(turn):
                     await frame.channel.send(Counted(frame.metrics.snapshot(), turn))
                 case _:
@@ -121,9 +167,18 @@ def _new_loop() -> asyncio.AbstractEventLoop:
     return uvloop.new_event_loop()
 
 
+def _allow_connections() -> None:
+    """Let as many be open as the system allows: the lower limit, 1024 by custom, is for programs that call select."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):  # some systems call it unlimited and refuse that
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
 def main(channel_fd: int, listening_fd: int) -> None:
     """Run as a child of the supervisor, with the file descriptors of two inherited sockets."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's is for the supervisor
+    for number in (signal.SIGINT, signal.SIGHUP):  # they are for the supervisor
+        signal.signal(number, signal.SIG_IGN)
+    _allow_connections()
     try:
         with asyncio.Runner(loop_factory=_new_loop) as runner:
             runner.run(_run(channel_fd, listening_fd))

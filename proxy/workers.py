@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 import structlog
+from msgspec.structs import replace
 
-from proxy.channel import Channel, Count, Counted, Drain, Ready
+from proxy.channel import Channel, Count, Counted, Done, Drain, Prepare, Ready, Switch
 from proxy.metrics import Snapshot, add_up, counters_of
 
 if TYPE_CHECKING:
@@ -42,6 +43,9 @@ ENDING_SECONDS = 5.0
 
 COUNTING_SECONDS = 1.0
 """How long a page of metrics waits for a busy worker; what it told last stands in for it then."""
+
+RELOADING_SECONDS = 10.0
+"""How long a reload waits for a busy worker to take the new configuration; it takes it later then."""
 
 FAILURES_AT_START = 3
 """So often may workers die before all of them serve; then the gateway gives up."""
@@ -69,6 +73,7 @@ class _Post:
     is_ready: bool = False
     turn: int = 0
     told: asyncio.Condition = field(default_factory=asyncio.Condition)
+    asked: dict[int, asyncio.Future[str | None]] = field(default_factory=dict)
     latest: Snapshot = field(default_factory=dict)
     left_behind: Snapshot = field(default_factory=dict)
 
@@ -84,6 +89,33 @@ class _Post:
         await channel.send(Count(turn))
         async with self.told:
             await self.told.wait_for(lambda: self.turn >= turn or self.channel is not channel)
+
+    async def order(self, *orders: Prepare | Switch) -> str | None:
+        """Give orders of one turn to the worker, if there is one, and return why it cannot follow the last of them.
+
+        None when it has followed, or has died: its successor goes by what is in force then.
+        """
+        channel, turn = self.channel, orders[-1].turn
+        if channel is None:
+            return None
+        answer: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
+        self.asked[turn] = answer
+        try:
+            async with asyncio.timeout(RELOADING_SECONDS):
+                for order in orders:
+                    await channel.send(order)
+                return await answer
+        except TimeoutError:
+            _log.warning("a busy worker takes the new configuration later", worker=self.begin.worker)
+            return None
+        finally:
+            del self.asked[turn]
+
+    def answered(self, turn: int, fault: str | None) -> None:
+        """Take note of what became of an order."""
+        answer = self.asked.get(turn)
+        if answer is not None and not answer.done():
+            answer.set_result(fault)
 
 
 class Workers:
@@ -142,6 +174,31 @@ class Workers:
             async with asyncio.timeout(COUNTING_SECONDS):
                 await asyncio.gather(*(post.count(self._turn) for post in self._posts))
         return [snapshot for post in self._posts for snapshot in (post.left_behind, post.latest)]
+
+    async def reload(self, configuration: bytes) -> str | None:
+        """Have every worker serve by another resolved configuration (JSON), or none: then return why not.
+
+        Successors of workers that die meanwhile begin with it. To be awaited before it is called again.
+        """
+        self._turn += 1
+        prepare = Prepare(self._turn, configuration)
+        prepared = [(post, post.channel) for post in self._posts]
+        faults = await asyncio.gather(*(post.order(prepare) for post in self._posts))
+        if fault := next(filter(None, faults), None):
+            self._turn += 1
+            await asyncio.gather(*(post.order(Prepare(self._turn, post.begin.configuration)) for post in self._posts))
+            return fault
+        for post in self._posts:
+            post.begin = replace(post.begin, configuration=configuration)
+        self._turn += 1
+        switch = Switch(self._turn)
+        orders = [(switch,) if post.channel is channel else (prepare, switch) for post, channel in prepared]
+        faults = await asyncio.gather(*(post.order(*given) for post, given in zip(self._posts, orders, strict=True)))
+        for post, fault in zip(self._posts, faults, strict=True):
+            if fault is not None and post.channel is not None:
+                _log.error("a worker cannot switch; its successor will", worker=post.begin.worker, reason=fault)
+                await post.channel.send(Drain())
+        return None
 
     async def drain(self, timeout_seconds: float, hurry: asyncio.Event) -> None:
         """Let every worker finish what is under way, at most `timeout_seconds`; cut it short when `hurry` is set."""
@@ -203,8 +260,8 @@ class Workers:
     async def _accompany(self, post: _Post, process: Process, channel: Channel) -> bool:
         """Begin, hear and bury one process; return whether it ever served."""
         try:
-            await channel.send(post.begin)
             post.channel = channel
+            await channel.send(post.begin)
             if self._is_draining:
                 await channel.send(Drain())
             was_ready = await self._listen(post, channel)
@@ -238,6 +295,8 @@ class Workers:
                     case Counted(snapshot, turn):
                         post.latest = snapshot
                         await _note_turn(post, turn)
+                    case Done(turn, fault):
+                        post.answered(turn, fault)
                     case _:
                         return post.is_ready
         except TimeoutError:
@@ -257,6 +316,8 @@ class Workers:
         post.left_behind = add_up([post.left_behind, counters_of(post.latest)])
         post.latest = {}
         post.channel = post.process = None
+        for turn in post.asked:
+            post.answered(turn, None)
         await _note_turn(post, 0)
         await self._note(post, is_ready=False)
 

@@ -46,7 +46,7 @@ def test_the_readme_shows_the_commands_that_people_come_for() -> None:
 
 
 def test_the_configuration_in_the_readme_is_one(tmp_path: Path) -> None:
-    [written] = blocks("yaml")
+    written, *_ = blocks("yaml")
     (tmp_path / "azure.key").write_text("secret")
     (tmp_path / "tidegate.yaml").write_text(written.replace("sha256: …", f"sha256: {'a' * 64}"))
     configuration = load(tmp_path / "tidegate.yaml", {"OPENAI_API_KEY": "secret"})

@@ -30,7 +30,7 @@ from proxy.metrics import CONTENT_TYPE
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import AsyncIterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
     from aiohttp.typedefs import Handler
 
@@ -77,7 +77,7 @@ async def _ready(request: web.Request) -> web.StreamResponse:
 
 
 async def _metrics(request: web.Request) -> web.StreamResponse:
-    access = request.app[_ACCESS]
+    access = request.app[_ACCESS]()
     if access.metrics_key is not None and not _is_metrics_key(_bearer(request), access):
         raise Unauthenticated(
             "The metrics need `metrics_key`, or an admin key: send it as `Authorization: Bearer KEY`."
@@ -96,15 +96,12 @@ _PAGES = (
 """What makes each page that needs a resource."""
 
 _GATEWAY: web.AppKey[Gateway] = web.AppKey("gateway", Gateway)
-_ACCESS: web.AppKey[Access] = web.AppKey("access", Access)
+_ACCESS: web.AppKey[Callable[[], Access]] = web.AppKey("access")
 
 
-def control_plane(gateway: Gateway, access: Access) -> web.Application:
-    """Build the application; whoever serves it owns it."""
-    app = web.Application(
-        middlewares=[_with_request_id, _with_errors, _with_access],
-        client_max_size=gateway.configuration.bounds.body_bytes,
-    )
+def control_plane(gateway: Gateway, access: Callable[[], Access]) -> web.Application:
+    """Build the application; whoever serves it owns it. `access` is asked for at every request."""
+    app = web.Application(middlewares=[_with_request_id, _with_errors, _with_access])
     app[_GATEWAY] = gateway
     app[_ACCESS] = access
     app.router.add_routes(web.get(path, handler) for path, handler in _OPEN)
@@ -159,7 +156,7 @@ async def _with_errors(request: web.Request, handler: Handler) -> web.StreamResp
 
 @web.middleware
 async def _with_access(request: web.Request, handler: Handler) -> web.StreamResponse:
-    access = request.app[_ACCESS]
+    access = request.app[_ACCESS]()
     _check_host(request.headers.get("Host", ""), access)
     if request.path not in _OPEN_PATHS:
         name = _find_admin_key(_bearer(request), access)

@@ -11,7 +11,7 @@ from argparse import RawDescriptionHelpFormatter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from proxy.config_file import DEFAULT_NAME, default_path, load
+from proxy.config_file import DEFAULT_NAME, ConfigurationFile, default_path
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -60,7 +60,9 @@ def add_parser(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "run",
         help="serve a configuration",
-        description="Serve a configuration until SIGTERM or Ctrl-C; answers under way are finished then.",
+        description="Serve a configuration until SIGTERM or Ctrl-C; answers under way are finished then.\n"
+        "It is read again on SIGHUP, and when its file or one that it names changes: one that cannot be used\n"
+        "is told in the log, and the one before it stays in force.",
         epilog="example:\n  tidegate run --config tidegate.yaml\n\n"
         "exit status: 0 ended as told, 1 the workers do not start, 2 cannot start",
         formatter_class=RawDescriptionHelpFormatter,
@@ -75,18 +77,24 @@ def run(arguments: Namespace) -> int:
     if path is None:
         print(HOW_TO_START, end="", file=sys.stderr)
         return _MISUSED
-    return serve(load(path), announce)
+    file = ConfigurationFile(path)
+    return serve(file.read(), announce, file)
 
 
-def serve(configuration: Configuration, announce: Callable[[Listening], None]) -> int:
-    """Serve until told to stop and return the exit status; `announce` is called once, when the gateway is up."""
+def serve(
+    configuration: Configuration, announce: Callable[[Listening], None], file: ConfigurationFile | None = None
+) -> int:
+    """Serve until told to stop and return the exit status; `announce` is called when the gateway is up.
+
+    `file` is what the configuration was read from, and is read again when it changes.
+    """
     from proxy.errors import StoreUnavailable  # noqa: PLC0415  other commands need no server
     from proxy.listening import CannotListen  # noqa: PLC0415
     from proxy.supervisor import CannotStart, supervise  # noqa: PLC0415
     from proxy.workers import WorkersFailed  # noqa: PLC0415
 
     try:
-        asyncio.run(supervise(configuration, announce))
+        asyncio.run(supervise(configuration, announce, file))
     except (CannotStart, CannotListen, StoreUnavailable) as error:
         print(f"tidegate: {error}", file=sys.stderr)
         return _MISUSED

@@ -150,6 +150,10 @@ class CacheState:
         self._follower: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
+    def adopt(self, window_seconds: float) -> None:
+        """Go by another fingerprint window from now on."""
+        self._sightings.adopt(window_seconds)
+
     async def start(self) -> None:
         """Read the state, and begin to follow it. Returns when that was tried; never raises if the store is away."""
         with suppress(StoreUnavailable):

@@ -64,10 +64,14 @@ class Sightings:
         """Take a store; `window_seconds` is how long a fingerprint may be missing before it is retired."""
         self._store = store
         self._called = [keys.cache, keys.fingerprints]
-        self._window = round(window_seconds * _MILLISECONDS)
-        self._silence = min(window_seconds / _TELLINGS_PER_WINDOW, _LONGEST_SILENCE_SECONDS)
         self._heard = heard
         self._told: dict[str, dict[str, _Told]] = {}
+        self.adopt(window_seconds)
+
+    def adopt(self, window_seconds: float) -> None:
+        """Go by another window from now on."""
+        self._window = round(window_seconds * _MILLISECONDS)
+        self._silence = min(window_seconds / _TELLINGS_PER_WINDOW, _LONGEST_SILENCE_SECONDS)
 
     def see(self, deployment: str, model: str, fingerprint: str) -> None:
         """Note that an upstream has answered with a fingerprint. Returns at once and never fails."""

@@ -1,1 +1,1 @@
-"""Upstreams: one attempt (`client`), many attempts (`dispatch`), and the headers that pass (`headers`)."""
+"""Upstreams: the way there (`connections`), one attempt (`client`), many (`dispatch`), what heads say (`headers`)."""

@@ -2,19 +2,21 @@
 
 The only file of the data plane that knows the client library. Its exceptions end here, without a trace: they may quote
 what an upstream sent. What travels on is of `proxy.errors`, or an `AttemptFailed` that says whether the request may
-have reached the upstream. Knows nothing of models, retries and which headers may pass.
+have reached the upstream. Knows nothing of models, retries and which headers may pass, nor how a way is found.
 """
 
 from __future__ import annotations
 
+import asyncio
+import ssl
 import time
-from contextlib import aclosing
+from contextlib import aclosing, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import partial
+from functools import lru_cache, partial
 from io import BytesIO
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import aiohttp
 from aiohttp.client_proto import ResponseHandler
@@ -23,11 +25,12 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from proxy.errors import UpstreamBroken, UpstreamError, UpstreamTooSlow
+from proxy.steps import Unfinished, begin
+from proxy.upstreams.connections import DIRECT, is_certificate_refused, told_tls_error
 from proxy.wire.codings import CodingError, make_decoder
 
 if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import AsyncGenerator, Callable, Iterator
+    from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
     from types import TracebackType
     from typing import Self
 
@@ -37,15 +40,27 @@ if TYPE_CHECKING:
     from aiohttp.tracing import Trace
 
     from proxy.exchange import Headers
+    from proxy.upstreams.connections import Way
+    from proxy.upstreams.proxies import Proxy
     from proxy.wire.codings import Decoder
+
+    Take = Callable[[bytes], Coroutine[Any, Any, bool]]
 
 _STREAM_TYPE = "text/event-stream"
 _MAX_HEAD_BYTES = 64 * 1024
 _MAX_HEADERS = 1024
-_READ_BUFFER_BYTES = 64 * 1024
+_READ_BUFFER_BYTES = 16 * 1024
+"""Beyond twice as much an upstream is read no more until some was taken; the kernel keeps more."""
+_STREAM_PIECE_BYTES = 16 * 1024
+"""A stream's bytes are copied a few times on their way, and a client that reads slowly makes them stay there."""
 _IDLE_SECONDS = 60.0
 _MAX_ADDRESSES = 4096
 _MAX_REASON_CHARACTERS = 300
+_MAX_IGNORED_BYTES = 64 * 1024
+_KNOWN_BOUNDS = 64
+_PROXY_REFUSES = 407
+_PROXY_WANTS = "its credentials belong in the variable that names it: http://user:password@host:port"
+_PROXY_AGENT = ("User-Agent", "tidegate")
 _MAX_BYTES_AT_ONCE = 1024 * 1024  # more in one write holds the event loop, of which aiohttp warns
 _STALE_SECONDS = 0.5
 """How soon after a request was written a break tells that nobody was there to read it.
@@ -62,6 +77,15 @@ class ClientBounds:
     connect_seconds: float = 5.0
     first_byte_seconds: float = 600.0
     silence_seconds: float = 300.0
+
+
+_USUAL_BOUNDS = ClientBounds()
+
+
+@lru_cache(_KNOWN_BOUNDS)
+def _timeout(bounds: ClientBounds) -> aiohttp.ClientTimeout:
+    # sock_connect would leave out the name's resolution, and begin anew for every address that it has.
+    return aiohttp.ClientTimeout(total=None, connect=bounds.connect_seconds, sock_read=bounds.first_byte_seconds)
 
 
 class Failure(StrEnum):
@@ -125,23 +149,120 @@ class _Request(aiohttp.ClientRequest):
         await super().write_bytes(writer, conn, content_length)
 
 
+class _Flow:
+    """Has the pieces of a body taken in the moment they come, until one has to wait or is the last that is wanted.
+
+    `turn` is done when that is so, or no more pieces come; a piece that has to wait is `unfinished`.
+    """
+
+    __slots__ = ("_take", "has_enough", "turn", "unfinished")
+
+    def __init__(self, take: Take, loop: asyncio.AbstractEventLoop) -> None:
+        self._take = take
+        self.turn: asyncio.Future[None] = loop.create_future()
+        self.unfinished: Unfinished[bool] | None = None
+        self.has_enough = False
+
+    def take(self, data: bytes) -> None:
+        """Have a piece taken; what is raised is for who awaits the turn."""
+        try:
+            outcome = begin(self._take(data))
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  nothing may end in the library's parser
+            self.turn.set_exception(error)
+            return
+        if isinstance(outcome, Unfinished):
+            self.unfinished = outcome
+        elif outcome:
+            self.has_enough = True
+        else:
+            return
+        self.turn.set_result(None)
+
+    def end(self) -> None:
+        """End the turn, as nothing more comes."""
+        if not self.turn.done():
+            self.turn.set_result(None)
+
+
+class _FlowingReader(aiohttp.StreamReader):
+    """The reader of a body while it flows: what comes goes by, and is kept only while there is no flow.
+
+    Readers are made by aiohttp's parser, and become one of these by their class.
+    """
+
+    __slots__ = ()
+
+    def feed_data(self, data: bytes, size: int = 0) -> bool:
+        """Have a piece taken, or keep it."""
+        flow = self._flow
+        if flow is None or flow.turn.done():
+            return super().feed_data(data, size)
+        flow.take(data)
+        return False
+
+    def begin_http_chunk_receiving(self) -> None:
+        """Do nothing: where chunks begin and end is looked at by nobody."""
+
+    def end_http_chunk_receiving(self) -> None:
+        """Do nothing."""
+
+    def feed_eof(self) -> None:
+        """End the flow, too."""
+        super().feed_eof()
+        if self._flow is not None:
+            self._flow.end()
+
+    def set_exception(self, exc: BaseException, *cause: BaseException) -> None:
+        """End the flow, too; whoever let it flow asks for the exception."""
+        super().set_exception(exc, *cause)
+        if self._flow is not None:
+            self._flow.end()
+
+    @property
+    def _flow(self) -> _Flow | None:
+        protocol = self._protocol
+        assert isinstance(protocol, _Protocol)  # noqa: S101  made by our factory
+        return protocol.flow
+
+
 class _Protocol(ResponseHandler):
     """A connection that knows how often it has served and how it ended; an answer that cannot be parsed ends, too.
 
-    `has_answered` tells whether a byte came for the latest request, `lost` when the connection ended. aiohttp leaves
-    the reader of a body waiting for ever, its time-out taken off, when a chunk's head is broken; and it takes a reset
-    for the proper end of a body that has no length.
+    `is_idle` while it is kept for a next request; `has_answered` tells whether a byte came for the latest one, `lost`
+    when the connection ended; `flow` is what takes the body's pieces as they come. aiohttp leaves the reader of a body
+    waiting for ever, its time-out taken off, when a chunk's head is broken; and it takes a reset for the proper end of
+    a body that has no length. It makes a timer for every packet, where one looks at the clock again.
     """
 
+    flow: _Flow | None = None
     requests = 0
+    is_idle = False
     has_answered = False
     was_cut = False
     lost: float | None = None
+    _silent_until = 0.0
 
     def data_received(self, data: bytes) -> None:
-        """Note that there is an answer."""
+        """Note that there is an answer, and break the connection where nobody has asked.
+
+        aiohttp would keep what came for the next request, which may be another client's.
+        """
+        if self.is_idle and data:  # aiohttp itself comes with none
+            self.abort()
+            return
         self.has_answered = True
         super().data_received(data)
+
+    @contextmanager
+    def resting(self) -> Iterator[None]:
+        """Read nothing within the block, if the connection stands."""
+        if self.transport is not None:
+            self.pause_reading()
+        try:
+            yield
+        finally:
+            if self.transport is not None:
+                self.resume_reading()
 
     def set_exception(self, exc: BaseException, exc_cause: BaseException | None = None) -> None:
         """Note that the connection has failed, and tell the reader of a body that has not ended."""
@@ -149,6 +270,24 @@ class _Protocol(ResponseHandler):
         payload = self._payload
         if isinstance(exc, HttpProcessingError) and payload is not None and not payload.is_eof():
             payload.set_exception(aiohttp.ClientPayloadError(), exc)
+
+    def _reschedule_timeout(self) -> None:
+        """Begin to wait anew; a timer under way that does not end too late goes on."""
+        timeout_seconds = self._read_timeout
+        if not timeout_seconds:
+            self._drop_timeout()
+            return
+        self._silent_until = self._loop.time() + timeout_seconds
+        timer = self._read_timeout_handle
+        if timer is None or timer.when() > self._silent_until:
+            self._drop_timeout()
+            self._read_timeout_handle = self._loop.call_at(self._silent_until, self._look_at_clock)
+
+    def _look_at_clock(self) -> None:
+        if self._loop.time() < self._silent_until:
+            self._read_timeout_handle = self._loop.call_at(self._silent_until, self._look_at_clock)
+        else:
+            self._on_read_timeout()
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """Note when the connection ended, and whether it was cut, and not closed."""
@@ -182,12 +321,23 @@ class _Connector(aiohttp.TCPConnector):
         protocol = connection.protocol
         assert isinstance(protocol, _Protocol)  # noqa: S101  made by our factory
         protocol.requests += 1
-        protocol.has_answered = False
+        protocol.is_idle = protocol.has_answered = False
         _current.get().protocol = protocol
         return connection
 
     async def _get(self, key: ConnectionKey, traces: list[Trace]) -> Connection | None:
         return await super()._get(key, traces) if _current.get().reuses else None
+
+    def _release(self, key: ConnectionKey, protocol: ResponseHandler, *, should_close: bool = False) -> None:
+        assert isinstance(protocol, _Protocol)  # noqa: S101  made by our factory
+        protocol.is_idle = True
+        super()._release(key, protocol, should_close=should_close)
+
+    def _update_proxy_auth_header_and_build_proxy_req(self, req: ClientRequest) -> ClientRequest:
+        """Have a proxy's own TLS be the system's: the upstream's authorities and certificate are no business of it."""
+        proxy_request = super()._update_proxy_auth_header_and_build_proxy_req(req)
+        proxy_request._ssl = True  # noqa: SLF001  there is no other way to say so
+        return proxy_request
 
 
 class UpstreamAnswer:
@@ -196,11 +346,12 @@ class UpstreamAnswer:
     Must be closed; `close` gives the connection back where the body was read to its end, and cuts it otherwise.
     `is_whole` tells that the end was read; `is_usage_added` that usage was asked for which the client did not ask
     for; `failure` what the answer came to when it broke or could not be passed on; `when_closed` is called once, at
-    the end.
+    the end. `started` is when the attempt began, by `time.monotonic`.
     """
 
     __slots__ = (
         "_decoder",
+        "_ends_with_connection",
         "_peeked",
         "_protocol",
         "_response",
@@ -210,11 +361,20 @@ class UpstreamAnswer:
         "is_usage_added",
         "is_whole",
         "media_type",
+        "started",
         "status",
         "when_closed",
     )
 
-    def __init__(self, response: aiohttp.ClientResponse, protocol: _Protocol | None, *, silence_seconds: float) -> None:
+    def __init__(
+        self,
+        response: aiohttp.ClientResponse,
+        protocol: _Protocol,
+        decoder: Decoder | None,
+        *,
+        silence_seconds: float,
+    ) -> None:
+        self.started = 0.0
         self.status = response.status
         self.headers: Headers = list(response.headers.items())
         self.media_type = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
@@ -225,8 +385,9 @@ class UpstreamAnswer:
         self._peeked: list[bytes] = []
         self._response = response
         self._silence_seconds = silence_seconds
-        self._protocol = None if _has_length(response) else protocol
-        self._decoder = _decoder_of(response)
+        self._ends_with_connection = not _has_length(response)
+        self._protocol = protocol
+        self._decoder = decoder
         connection = response.connection
         if connection is not None and connection.protocol is not None:
             connection.protocol.read_timeout = silence_seconds
@@ -252,7 +413,7 @@ class UpstreamAnswer:
             yield self._peeked.pop(0)
         while True:
             try:
-                data = await content.readany()
+                data = await (content.read(_STREAM_PIECE_BYTES) if self.is_stream else content.readany())
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
                 # The reader forgets what it holds once it has failed; that was generated, and is the client's.
                 for piece in self._decoded(content._read_nowait(-1)):  # noqa: SLF001
@@ -265,7 +426,62 @@ class UpstreamAnswer:
             else:
                 for piece in self._decoded(data):
                     yield piece
-        if self._protocol is not None and self._protocol.was_cut:
+        self._end()
+
+    async def flow(self, take: Take) -> bool:
+        """Have the body taken piece by piece, each in the moment it comes, until one was enough or the body ends.
+
+        `take` returns True for enough; then this returns True too, and what is left comes with the next call, or from
+        `chunks`. Where `take` waits, reading does; before that it is in no task, so that it must not begin a time-out.
+        Raises what `take` raises, and as `chunks` does.
+        """
+        while self._peeked:
+            if await take(self._peeked.pop(0)):
+                return True
+        content = self._response.content
+        take_raw = take if self._decoder is None else partial(self._take_decoded, take)
+        while True:
+            while not content.at_eof() and (data := content._read_nowait(-1)):  # noqa: SLF001  what there is by now
+                if await take_raw(data):
+                    return True
+            if (error := content.exception()) is not None:
+                raise self._broken(error)
+            if content.is_eof():
+                self._end()
+                return False
+            if await self._flow_by(content, take_raw):
+                return True
+
+    async def _flow_by(self, content: aiohttp.StreamReader, take: Take) -> bool:
+        """Let pieces flow until one has to wait, and wait for it; tell whether it was enough."""
+        protocol = self._protocol
+        content.__class__ = _FlowingReader
+        flow = protocol.flow = _Flow(take, asyncio.get_running_loop())
+        try:
+            await flow.turn
+        except BaseException:
+            if flow.unfinished is not None:
+                flow.unfinished.close()
+            raise
+        finally:
+            if protocol.flow is flow:
+                protocol.flow = None
+        if flow.unfinished is None:
+            return flow.has_enough
+        with nullcontext() if content.is_eof() else protocol.resting():  # after its end it may serve another request
+            return await flow.unfinished
+
+    async def _take_decoded(self, take: Take, data: bytes) -> bool:
+        pieces = self._decoded(data)
+        for piece in pieces:
+            if await take(piece):
+                self._peeked.extend(pieces)
+                return True
+        return False
+
+    def _end(self) -> None:
+        """Note that the body is whole. Raises UpstreamBroken where it is not."""
+        if self._ends_with_connection and self._protocol.was_cut:
             raise self._broken()
         if self._decoder is not None and not self._decoder.is_complete:
             self.failure = UpstreamBroken("The upstream's compressed answer ended too early.")
@@ -274,12 +490,13 @@ class UpstreamAnswer:
 
     async def read_whole(self, max_bytes: int) -> tuple[bytes, bool]:
         """Read the body until it ends or is above `max_bytes`: what was read, and whether that is all."""
-        body = b""
+        pieces, left_bytes = [], max_bytes
         async for piece in self.chunks():
-            body = body + piece if body else piece
-            if len(body) > max_bytes:
-                return body, False
-        return body, True
+            pieces.append(piece)
+            left_bytes -= len(piece)
+            if left_bytes < 0:
+                break
+        return b"".join(pieces), left_bytes >= 0
 
     async def peek(self, max_bytes: int) -> bytes:
         """Read some `max_bytes` of the body, which `chunks` hands out nevertheless. Raises as `chunks` does."""
@@ -313,7 +530,7 @@ class UpstreamAnswer:
             self.failure = UpstreamBroken(f"The upstream's answer does not decompress: {error}.")
             raise self.failure from error
 
-    def _broken(self, error: Exception | None = None) -> UpstreamError:
+    def _broken(self, error: BaseException | None = None) -> UpstreamError:
         if isinstance(error, TimeoutError):
             self.failure = UpstreamTooSlow(
                 f"The upstream was silent for {self._silence_seconds:g} s within its answer."
@@ -326,22 +543,16 @@ class UpstreamAnswer:
 class UpstreamClient:
     """All upstreams' connections, kept alive and shared; opened with `async with`."""
 
-    def __init__(self, bounds: ClientBounds) -> None:
-        self._bounds = bounds
+    def __init__(self) -> None:
         self._session: aiohttp.ClientSession | None = None
         self._addresses: dict[str, URL] = {}
 
     async def __aenter__(self) -> Self:
         """Open the pool."""
-        bounds = self._bounds
         self._session = aiohttp.ClientSession(
             connector=_Connector(),
             request_class=_Request,
             cookie_jar=aiohttp.DummyCookieJar(),
-            # sock_connect would leave out the name's resolution, and begin anew for every address that it has.
-            timeout=aiohttp.ClientTimeout(
-                total=None, connect=bounds.connect_seconds, sock_read=bounds.first_byte_seconds
-            ),
             auto_decompress=False,
             trust_env=False,
             max_line_size=_MAX_HEAD_BYTES,
@@ -358,12 +569,14 @@ class UpstreamClient:
         if self._session is not None:
             await self._session.close()
 
-    async def post(
+    async def post(  # noqa: PLR0913  all that one attempt is made of, by name
         self,
         address: str,
         headers: Headers,
         body: bytes,
         *,
+        way: Way = DIRECT,
+        bounds: ClientBounds = _USUAL_BOUNDS,
         on_sent: Callable[[], None] | None = None,
         reuses_connection: bool = True,
     ) -> UpstreamAnswer:
@@ -373,21 +586,69 @@ class UpstreamClient:
         that had served before was gone, and the request not read. Whoever sends it again has to do without
         `reuses_connection`, as the others may be gone as well.
         """
-        assert self._session is not None  # noqa: S101  opened by `async with`
         attempt = _Attempt(reuses=reuses_connection, on_sent=on_sent)
+        data = body if len(body) <= _MAX_BYTES_AT_ONCE else BytesIO(body)
+        response = await self._send("POST", address, headers, data, way=way, bounds=bounds, attempt=attempt)
+        try:
+            decoder = _decoder_of(response)
+        except CodingError as error:
+            response.close()
+            raise AttemptFailed(Failure.NOT_HTTP, f"its answer is in a coding that is not read: {error}") from None
+        protocol = attempt.protocol
+        assert protocol is not None  # noqa: S101  an answer came over one
+        return UpstreamAnswer(response, protocol, decoder, silence_seconds=bounds.silence_seconds)
+
+    async def get(self, address: str, headers: Headers, *, way: Way = DIRECT, timeout_seconds: float) -> int:
+        """Ask for an address over a connection of its own and return the status; the body is thrown away.
+
+        Raises AttemptFailed, also when all of it takes longer than `timeout_seconds`.
+        """
+        attempt = _Attempt(reuses=False, on_sent=None)
+        bounds = ClientBounds(timeout_seconds, timeout_seconds, timeout_seconds)
+        fields = [*headers, ("Connection", "close")]
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                response = await self._send("GET", address, fields, None, way=way, bounds=bounds, attempt=attempt)
+                await _ignore_body(response)
+        except TimeoutError:
+            raise AttemptFailed(Failure.TIMEOUT, f"no answer within {timeout_seconds:g} s") from None
+        return response.status
+
+    async def _send(  # noqa: PLR0913  what an attempt is made of, by name
+        self,
+        method: str,
+        address: str,
+        headers: Headers,
+        data: bytes | BytesIO | None,
+        *,
+        way: Way,
+        bounds: ClientBounds,
+        attempt: _Attempt,
+    ) -> aiohttp.ClientResponse:
+        assert self._session is not None  # noqa: S101  opened by `async with`
+        url, fields, proxy = self._url(address), CIMultiDict(headers), way.proxy
         token = _current.set(attempt)
         try:
-            response = await self._session.post(
-                self._url(address),
-                data=body if len(body) <= _MAX_BYTES_AT_ONCE else BytesIO(body),
-                headers=CIMultiDict(headers),
+            response = await self._session.request(
+                method,
+                url,
+                data=data,
+                headers=fields,
                 allow_redirects=False,
+                timeout=_timeout(bounds),
+                ssl=True if way.tls is None else way.tls,
+                proxy=None if proxy is None else self._url(proxy.address),
+                proxy_headers=None if proxy is None else _proxy_fields(proxy, url, fields),
             )
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise AttemptFailed(_failure_of(error, attempt), _reason_of(error)) from None
+            on_the_way = "" if proxy is None or attempt.protocol is not None else f"through proxy {proxy.address}: "
+            raise AttemptFailed(_failure_of(error, attempt), on_the_way + _reason_of(error)) from None
         finally:
             _current.reset(token)
-        return UpstreamAnswer(response, attempt.protocol, silence_seconds=self._bounds.silence_seconds)
+        if proxy is not None and url.scheme == "http" and response.status == _PROXY_REFUSES:
+            response.close()
+            raise AttemptFailed(Failure.UNREACHABLE, f"through proxy {proxy.address}: {_refusal(_PROXY_REFUSES)}")
+        return response
 
     def _url(self, address: str) -> URL:
         """Parse an address once; those that carry a client's api-version must not fill the memory."""
@@ -399,10 +660,30 @@ class UpstreamClient:
         return url
 
 
+def _proxy_fields(proxy: Proxy, url: URL, fields: CIMultiDict[str]) -> CIMultiDict[str]:
+    """Return what is sent to a proxy with CONNECT. One that reads the request has its credentials in its `fields`."""
+    with_connect = CIMultiDict([_PROXY_AGENT])
+    if proxy.authorization is not None:
+        (fields if url.scheme == "http" else with_connect)["Proxy-Authorization"] = proxy.authorization
+    return with_connect
+
+
+async def _ignore_body(response: aiohttp.ClientResponse) -> None:
+    """Read a body that does not matter, as far as it is small."""
+    left = _MAX_IGNORED_BYTES
+    try:
+        while left > 0 and (piece := await response.content.read(left)):
+            left -= len(piece)
+    except (aiohttp.ClientError, OSError):
+        pass  # the status had come
+    finally:
+        response.close()
+
+
 def _failure_of(error: Exception, attempt: _Attempt) -> Failure:
     if isinstance(error, aiohttp.ConnectionTimeoutError):
         return Failure.CONNECT_TIMEOUT
-    if isinstance(error, aiohttp.ClientConnectorError):
+    if attempt.protocol is None or isinstance(error, aiohttp.ClientConnectorError) or _refuses_certificate(error):
         return Failure.UNREACHABLE
     if isinstance(error, TimeoutError):
         return Failure.TIMEOUT
@@ -412,13 +693,36 @@ def _failure_of(error: Exception, attempt: _Attempt) -> Failure:
     return Failure.STALE if is_break and attempt.was_stale else Failure.NO_ANSWER
 
 
+def _refuses_certificate(error: Exception) -> bool:
+    """Tell whether the greeting failed after all: since TLS 1.3 a server looks at certificates when it is over."""
+    cause = _tls_error(error)
+    return cause is not None and is_certificate_refused(cause)
+
+
+def _tls_error(error: BaseException) -> ssl.SSLError | None:
+    """Return the error of TLS that is behind one of the library's, which may look like one itself."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error if isinstance(error, ssl.SSLError) else None
+
+
 def _reason_of(error: BaseException) -> str:
     """Say what failed: in the system's words, and else by name, since the library's words may quote an answer."""
+    tls = _tls_error(error)
+    if tls is not None:
+        return told_tls_error(tls)[:_MAX_REASON_CHARACTERS]
+    if isinstance(error, aiohttp.ClientHttpProxyError):
+        return _refusal(error.status)
     if isinstance(error, OSError):
         return f"{type(error).__name__}: {error}"[:_MAX_REASON_CHARACTERS]
     while error.__cause__ is not None:
         error = error.__cause__
     return type(error).__name__
+
+
+def _refusal(status: int) -> str:
+    """Say that a proxy refused, and what it wants where that is known."""
+    return f"it refused with {status}" + (f"; {_PROXY_WANTS}" if status == _PROXY_REFUSES else "")
 
 
 def _has_length(response: aiohttp.ClientResponse) -> bool:
@@ -429,10 +733,4 @@ def _has_length(response: aiohttp.ClientResponse) -> bool:
 
 def _decoder_of(response: aiohttp.ClientResponse) -> Decoder | None:
     codings = response.headers.getall("Content-Encoding", ())
-    if not codings:
-        return None
-    try:
-        return make_decoder(", ".join(codings))
-    except CodingError as error:
-        response.close()
-        raise UpstreamBroken(f"The upstream's answer is in a coding that is not read: {error}.") from error
+    return make_decoder(", ".join(codings)) if codings else None

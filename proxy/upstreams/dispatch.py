@@ -1,7 +1,8 @@
-"""Many attempts: from a decision to the one upstream answer that is worth passing on.
+"""Many attempts: from a decision to an upstream's answer that is worth passing on, and the next one should that fail.
 
-Builds the address and body for each deployment, obeys `policies.retries` on what follows a failure, and turns answers
-that nobody should see into `UpstreamUnusable`. Knows nothing of how an answer is relayed, nor of the client library.
+Sends to a decision's deployments in the order that `policies.routing` arranges, obeys `policies.retries` on what
+follows a failure, and turns answers that nobody should see into `UpstreamUnusable`. Knows nothing of how an answer is
+relayed, nor of the client library; how upstreams are doing is known in `live`.
 """
 
 from __future__ import annotations
@@ -9,195 +10,264 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from math import ceil
 from random import random
-from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
+from typing import TYPE_CHECKING, Final, Self
 
-from policies.requests.asked import Endpoint
-from policies.requests.body import encode_body
-from policies.retries import (
-    MAX_SAVED_RETRIES,
-    Again,
-    Cause,
-    Failed,
-    after_failure,
-    asked_wait_milliseconds,
-    can_spend,
-    earn,
-    is_retryable,
+from policies.retries import Again, Cause, Failed, after_failure, is_retryable
+from policies.routing import arrange, fits
+from proxy.errors import (
+    NoUpstreamLeft,
+    UpstreamBroken,
+    UpstreamError,
+    UpstreamTooSlow,
+    UpstreamUnusable,
 )
-from proxy.config_upstreams import CLIENTS_VERSION
-from proxy.errors import NoUpstreamLeft, UpstreamBroken, UpstreamError, UpstreamTooSlow, UpstreamUnusable
 from proxy.upstreams.client import AttemptFailed, Failure
-from proxy.upstreams.headers import request_headers, upstream_headers, upstream_request_id
+from proxy.upstreams.gates import enter_first
+from proxy.upstreams.headers import (
+    identity_fields,
+    keyless_headers,
+    passed_credentials,
+    request_headers,
+    upstream_request_id,
+)
+from proxy.upstreams.verdicts import ERRORS, cool_down_seconds, find_fault, is_failure, kind_of, refusal
 from proxy.wire.envelopes import may_be_completion
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Awaitable, Callable, Mapping
+    from types import TracebackType
 
     from policies.catalog import Deployment
     from policies.decision import Decision
-    from proxy.config_upstreams import Upstream
     from proxy.exchange import Exchange, Headers, Request
-    from proxy.metrics import Metrics
-    from proxy.upstreams.client import UpstreamAnswer, UpstreamClient
+    from proxy.upstreams.client import ClientBounds, UpstreamAnswer
+    from proxy.upstreams.live import Running, Upstreams
+    from proxy.upstreams.targets import Target
 
 _log = logging.getLogger("tidegate.upstreams")
 
-_OWN_CREDENTIAL = {401, 403, 407}
-_REDIRECTS = range(300, 400)
-_ANSWERS = range(200, 600)
-_BAD_REQUEST = 400
-_TOO_MANY_REQUESTS = 429
-_ERRORS = 400
-_LOGGED_BODY_BYTES = 2048
-_REFUSAL_BODY_BYTES = 64 * 1024
-_REFUSAL_READ_SECONDS = 1.0
-_HTML = ("text/html", "application/xhtml+xml")
+_BAD_REQUEST: Final = 400
+_NONE_OF_THEM: Final = -1
+_LOGGED_BODY_BYTES: Final = 2048
+_REFUSAL_BODY_BYTES: Final = 64 * 1024
+_REFUSAL_READ_SECONDS: Final = 1.0
 
-_FAILURE_KINDS = {UpstreamTooSlow: "timeout", UpstreamUnusable: "unusable"}
+_FAILURE_KINDS: Final = {UpstreamTooSlow: "timeout", UpstreamUnusable: "unusable"}
 
-_CAUSES = {
+_CAUSES: Final = {
     Failure.UNREACHABLE: Cause.UNREACHABLE,
     Failure.CONNECT_TIMEOUT: Cause.UNREACHABLE,
     Failure.STALE: Cause.STALE,
-    Failure.NO_ANSWER: Cause.UNKNOWN,
-    Failure.NOT_HTTP: Cause.UNKNOWN,
+    Failure.NO_ANSWER: Cause.BROKEN,
+    Failure.NOT_HTTP: Cause.UNUSABLE,
     Failure.TIMEOUT: Cause.UNKNOWN,
 }
-
-
-class _Target:
-    """One upstream, its headers and address prepared."""
-
-    __slots__ = ("base", "headers", "name", "settings")
-
-    def __init__(self, name: str, settings: Upstream) -> None:
-        self.name = name
-        self.settings = settings
-        self.base = settings.base_url.rstrip("/")
-        self.headers = upstream_headers(settings)
-
-
-class _Sending:
-    """One request under way: the decision, the facts it leaves, and the answer kept back in case no better comes."""
-
-    __slots__ = ("client_headers", "decision", "exchange", "history", "kept")
-
-    def __init__(self, decision: Decision, exchange: Exchange, client_headers: Headers) -> None:
-        self.decision = decision
-        self.exchange = exchange
-        self.client_headers = client_headers
-        self.history: list[Failed] = []
-        self.kept: tuple[UpstreamAnswer, int] | None = None
-
-    @property
-    def was_stale(self) -> bool:
-        """Whether the last attempt found its connection gone; the pool's others may be gone as well."""
-        return bool(self.history) and self.history[-1].cause is Cause.STALE
-
-    def note_sent(self) -> None:
-        """Note that an upstream may be at work now."""
-        self.exchange.is_sent_upstream = True
-
-    def keep(self, answer: UpstreamAnswer, candidate: int) -> None:
-        """Keep the latest refusal, to be passed on if nothing better comes."""
-        self.drop()
-        self.kept = (answer, candidate)
-
-    def drop(self) -> None:
-        """Close the refusal that was kept."""
-        if self.kept is not None:
-            self.kept[0].close()
-            self.kept = None
+_CAUSES_WITHIN: Final = {UpstreamTooSlow: Cause.UNKNOWN, UpstreamBroken: Cause.BROKEN}
+"""Of an answer that began; anything else was of no use."""
+_MAY_BE_AT_WORK: Final = {Cause.UNKNOWN, Cause.BROKEN}
+_UNKNOWN_COST: Final = {Failure.NO_ANSWER, Failure.NOT_HTTP, Failure.TIMEOUT}
 
 
 class Dispatcher:
-    """Sends effective requests to a decision's candidates in order, with fail-over and bounded retries."""
+    """Sends effective requests under one configuration."""
 
-    def __init__(self, client: UpstreamClient, upstreams: Mapping[str, Upstream], *, metrics: Metrics) -> None:
-        self._client = client
-        self._targets = {name: _Target(name, settings) for name, settings in upstreams.items()}
-        self._metrics = metrics
-        self._saved_retries = MAX_SAVED_RETRIES
-        self._refuses_usage: set[tuple[str, str]] = set()
+    def __init__(
+        self, upstreams: Upstreams, targets: Mapping[str, Target], *, bounds: ClientBounds, pseudonym_key: bytes
+    ) -> None:
+        self.upstreams = upstreams
+        self.targets = targets
+        self.bounds = bounds
+        self.pseudonym_key = pseudonym_key
+        self.refuses_usage: set[tuple[str, str]] = set()
 
-    async def send(self, decision: Decision, exchange: Exchange, request: Request) -> UpstreamAnswer:
-        """Return the answer to be passed on, its head known and its body unread; the caller closes it.
+    def begin(self, decision: Decision, exchange: Exchange, request: Request) -> Sending:
+        """Return a request on its way; of the client's `request` only the header fields that may pass are read."""
+        self.upstreams.earn_retries()
+        return Sending(self, decision, exchange, request)
 
-        Of the client's `request` only the header fields that may pass are read. An upstream's own error is an answer.
-        Raises UpstreamUnusable, NoUpstreamLeft, UpstreamTooSlow or UpstreamBroken, each after all attempts that SPEC
-        §8 allows.
+
+class Sending:
+    """One request on its way upstream; opened with `async with`, which closes what was kept back.
+
+    `current` is the deployment that is being tried, or has answered; into `exchange` goes what is known of attempts.
+    `before_going_on` is awaited once an attempt has failed, before it is decided what follows.
+    """
+
+    def __init__(self, dispatcher: Dispatcher, decision: Decision, exchange: Exchange, request: Request) -> None:
+        self.current: Deployment | None = None
+        self.exchange = exchange
+        self.before_going_on: Callable[[], Awaitable[None]] | None = None
+        self._dispatcher = dispatcher
+        self._upstreams = dispatcher.upstreams
+        self._metrics = dispatcher.upstreams.metrics
+        self._decision = decision
+        self._client_headers = request_headers(request)
+        if decision.model.settings.auth == "passthrough":
+            self._client_headers = [*self._client_headers, *passed_credentials(request)]
+        self._candidates = list(decision.candidates)
+        self._available = len(self._candidates)
+        self._position = 0
+        self._wait_milliseconds = 0
+        self._has_begun = False
+        self._history: list[Failed] = []
+        self._failure: AttemptFailed | UpstreamError | None = None
+        self._kept: tuple[UpstreamAnswer, int] | None = None
+        self._running: Running | None = None
+
+    async def __aenter__(self) -> Self:
+        """Begin nothing yet."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close a refusal that was kept in case nothing better comes."""
+        self._drop()
+
+    async def answer(self) -> UpstreamAnswer:
+        """Return the next answer to be passed on, its head known and its body unread; the caller closes it.
+
+        An upstream's own error is an answer. To be awaited again only when `goes_on_after` says so. Raises
+        UpstreamUnusable, NoUpstreamLeft, UpstreamTooSlow, UpstreamBroken or UpstreamBusy, each after all attempts that
+        SPEC §8 allows.
         """
-        self._saved_retries = earn(self._saved_retries)
-        sending = _Sending(decision, exchange, request_headers(request))
-        try:
-            return await self._try_all(sending)
-        finally:
-            sending.drop()
-
-    async def _try_all(self, sending: _Sending) -> UpstreamAnswer:
-        again: Again = Again(0, 0)
+        if self._has_begun:
+            await self._wait()
+        else:
+            self._has_begun = True
+            self._arrange()
         while True:
-            failure: AttemptFailed | None = None
             try:
-                answer = await self._attempt(sending, again.candidate)
-            except AttemptFailed as failed:
-                failure = failed
-                sending.history.append(
-                    Failed(
-                        again.candidate,
-                        _CAUSES[failed.failure],
-                        may_repeat=failed.failure is not Failure.CONNECT_TIMEOUT,
-                    )
-                )
-            else:
+                answer = await self._attempt()
                 if not is_retryable(answer.status):
-                    return await self._usable(sending, answer, again.candidate)
-                sending.keep(answer, again.candidate)
-                sending.history.append(_refusal(answer, again.candidate))
-            following = after_failure(sending.history, len(sending.decision.candidates), random())  # noqa: S311
-            if not isinstance(following, Again) or not self._affords(sending.history, following):
-                return await self._give_up(sending, failure)
-            again = following
-            await self._wait(sending, again)
+                    return await self._usable(answer, self._position)
+                self._keep(answer)
+                self._note_failure(None, refusal(answer, self._position))
+            except AttemptFailed as failed:
+                may_repeat = failed.failure is not Failure.CONNECT_TIMEOUT
+                self._note_failure(failed, Failed(self._position, _CAUSES[failed.failure], may_repeat=may_repeat))
+            except UpstreamUnusable as unusable:
+                self._note_failure(unusable, Failed(self._position, Cause.UNUSABLE))
+            if self.before_going_on is not None:
+                await self.before_going_on()
+            if not self.goes_on():
+                return await self._give_up()
+            await self._wait()
 
-    def _affords(self, history: list[Failed], again: Again) -> bool:
+    def goes_on_after(self, error: UpstreamError) -> bool:
+        """Tell whether another deployment may be asked, as an answer broke or was of no use before any of it left.
+
+        Nothing follows a time-out, as the upstream may be at work.
+        """
+        cause = next((cause for kind, cause in _CAUSES_WITHIN.items() if isinstance(error, kind)), Cause.UNUSABLE)
+        if cause in _MAY_BE_AT_WORK:
+            self.note_unknown_cost(self._candidates[self._position].upstream)
+        self._note_failure(error, Failed(self._position, cause))
+        return self.goes_on()
+
+    # the order of attempts
+
+    def _arrange(self) -> None:
+        """Put the candidates in the order to try them, as things stand now. Raises NoUpstreamLeft."""
+        upstreams, decision, candidates = self._upstreams, self._decision, self._candidates
+        settings = decision.model.settings
+        if len(candidates) == 1 and not settings.breaker.fail_fast:
+            return
+        now = time.monotonic()
+        standings = [upstreams.standing(decision.model, each, now) for each in candidates]
+        order = arrange(
+            candidates,
+            standings,
+            choice=settings.routing,
+            fits=[fits(each, decision.model, decision.worst_case) for each in candidates],
+        )
+        self._available = sum(standing.is_available for standing in standings)
+        if settings.breaker.fail_fast:
+            order = order[: self._available]  # they come first
+        if not order:
+            raise self._none_available(now)
+        self._candidates = [candidates[index] for index in order]
+
+    def _none_available(self, now: float) -> NoUpstreamLeft:
+        model = self._decision.model
+        ready = [self._upstreams.place(model, each).breaker.ready_at(now) for each in self._candidates]
+        return NoUpstreamLeft(
+            f"Every deployment of {model.name!r} has failed lately and is left alone for a moment.",
+            retry_after_seconds=max(1, ceil(min(ready, default=now) - now)),
+        )
+
+    def _note_failure(self, failure: AttemptFailed | UpstreamError | None, failed: Failed) -> None:
+        self._failure = failure
+        self._history.append(failed)
+
+    def goes_on(self) -> bool:
+        """Decide on the next attempt after those that came to nothing, and tell whether there is one."""
+        settings = self._decision.model.settings
+        following = after_failure(
+            self._history,
+            len(self._candidates),
+            random(),  # noqa: S311  spreads waits, guards nothing
+            max_attempts=settings.max_attempts,
+            max_wait_milliseconds=settings.retry_max_wait,
+        )
+        if not isinstance(following, Again) or not self._affords(following.candidate):
+            return False
+        self._position, self._wait_milliseconds = following.candidate, following.wait_milliseconds
+        return True
+
+    def count_elsewhere(self, deployment: Deployment | None) -> None:
+        """Count an attempt at this request that was made elsewhere; a deployment that is named is asked no more."""
+        position = self._candidates.index(deployment) if deployment in self._candidates else _NONE_OF_THEM
+        self._history.insert(0, Failed(position, Cause.BROKEN))
+
+    def _affords(self, position: int) -> bool:
         """Tell whether an attempt is within the load that repeating may add.
 
         Only what a deployment has already refused is a repetition: fail-over and what was never sent add none to it.
         """
-        if not any(failed.candidate == again.candidate and failed.cause is Cause.REFUSED for failed in history):
-            return True
-        if not can_spend(self._saved_retries):
-            return False
-        self._saved_retries -= 1
-        return True
+        was_refused = any(failed.candidate == position and failed.cause is Cause.REFUSED for failed in self._history)
+        return not was_refused or self._upstreams.spend_retry()
 
-    async def _wait(self, sending: _Sending, again: Again) -> None:
-        deployment = sending.decision.candidates[again.candidate]
-        self._metrics.upstream_retries_total.labels(deployment.upstream).inc()
-        if again.wait_milliseconds:
-            await asyncio.sleep(again.wait_milliseconds / 1000)
+    async def _wait(self) -> None:
+        upstream = self._candidates[self._position].upstream
+        self._metrics.upstream_retries_total.labels(upstream).inc()
+        if self._wait_milliseconds:
+            await asyncio.sleep(self._wait_milliseconds / 1000)
 
-    async def _give_up(self, sending: _Sending, failure: AttemptFailed | None) -> UpstreamAnswer:
+    async def _give_up(self) -> UpstreamAnswer:
         """Pass on the refusal that was kept; raise what the last attempt came to where there is none."""
-        if failure is not None and failure.failure is Failure.STALE:
-            deployment = sending.decision.candidates[sending.history[-1].candidate]
-            self._tell(deployment.upstream, failure)  # not before: as a rule, the next attempt mends it
-        kept = sending.kept
-        if kept is None or (failure is not None and _CAUSES[failure.failure] is Cause.UNKNOWN):
-            raise _given_up(sending.decision, failure) from failure
-        sending.kept = None
-        answer, candidate = kept
-        return await self._usable(sending, answer, candidate)
+        last, failure = self._history[-1], self._failure
+        if isinstance(failure, AttemptFailed) and failure.failure is Failure.STALE:
+            self._tell(self._candidates[last.candidate].upstream, failure)  # not before: the next attempt may mend it
+        if self._kept is None or last.cause in _MAY_BE_AT_WORK:
+            raise _given_up(self._decision, failure) from failure
+        answer, position = self._kept
+        self._kept = None
+        return await self._usable(answer, position)
 
-    async def _attempt(self, sending: _Sending, candidate: int) -> UpstreamAnswer:
-        """Send the request to one candidate; once more without asking for usage where that was refused."""
-        deployment = sending.decision.candidates[candidate]
-        name = deployment.name or sending.decision.model.name
-        asks = self._asks_usage(sending.decision, deployment.upstream, name)
-        answer = await self._post(sending, deployment, name, asks_usage=asks)
+    def _keep(self, answer: UpstreamAnswer) -> None:
+        """Keep the latest refusal, to be passed on if nothing better comes; it takes up no room at its upstream."""
+        self._drop()
+        self._kept = (answer, self._position)
+        if self._running is not None:
+            self._running.leave()
+
+    def _drop(self) -> None:
+        if self._kept is not None:
+            self._kept[0].close()
+            self._kept = None
+
+    # one attempt
+
+    async def _attempt(self) -> UpstreamAnswer:
+        """Send the request to the candidate in turn; once more without asking for usage where that was refused."""
+        await self._enter()
+        deployment = self.current = self._candidates[self._position]
+        name = deployment.name or self._decision.model.name
+        asks = self._asks_usage(deployment.upstream, name)
+        answer = await self._post(deployment, name, asks_usage=asks)
         if not asks or answer.status != _BAD_REQUEST:
             return answer
         try:
@@ -208,58 +278,129 @@ class Dispatcher:
         if not is_refused:
             return answer
         answer.close()
-        self._refuses_usage.add((deployment.upstream, name))
+        self._dispatcher.refuses_usage.add((deployment.upstream, name))
         _log.warning("upstream %s does not take stream_options; its streams are counted instead", deployment.upstream)
-        return await self._post(sending, deployment, name, asks_usage=False)
+        await enter_first([self._upstreams.gate(deployment.upstream)])
+        return await self._post(deployment, name, asks_usage=False)
 
-    def _asks_usage(self, decision: Decision, upstream: str, name: str) -> bool:
-        view = decision.effective.view
+    async def _enter(self) -> None:
+        """Enter the gate of the upstream in turn; where it is full, wait for that or another that may do as well."""
+        if self._upstreams.gate(self._candidates[self._position].upstream).try_enter():
+            return
+        tried = {self._position, *(failed.candidate for failed in self._history)}
+        choices = [self._position, *(each for each in range(self._available) if each not in tried)]
+        gates = [self._upstreams.gate(self._candidates[each].upstream) for each in choices]
+        self._position = choices[await enter_first(gates)]
+
+    def _asks_usage(self, upstream: str, name: str) -> bool:
+        view = self._decision.effective.view
         return (
             view.is_stream
             and not view.wants_usage
-            and self._targets[upstream].settings.stream_usage == "ask"
-            and (upstream, name) not in self._refuses_usage
+            and self._dispatcher.targets[upstream].settings.stream_usage == "ask"
+            and (upstream, name) not in self._dispatcher.refuses_usage
         )
 
-    async def _post(self, sending: _Sending, deployment: Deployment, name: str, *, asks_usage: bool) -> UpstreamAnswer:
-        target = self._targets[deployment.upstream]
-        exchange = sending.exchange
-        address = _address(target, name, sending.decision)
-        body = encode_body(_forwarded(target, name, sending.decision, asks_usage=asks_usage))
-        own = ("X-Client-Request-Id", exchange.request_id)
-        exchange.attempts += 1
-        exchange.upstream, exchange.deployment = target.name, name
-        exchange.upstream_status = exchange.upstream_request_id = None
-        exchange.is_sent_upstream = False
-        started = time.monotonic()
+    async def _post(self, deployment: Deployment, name: str, *, asks_usage: bool) -> UpstreamAnswer:
+        """Make one attempt, from within its upstream's gate."""
+        gate = self._upstreams.gate(deployment.upstream)
+        running = self._running = self._upstreams.place(self._decision.model, deployment).begin(gate)
         try:
-            answer = await self._client.post(
-                address,
-                [*target.headers, own, *sending.client_headers],
-                body,
-                on_sent=sending.note_sent,
-                reuses_connection=not sending.was_stale,
-            )
-        except AttemptFailed as failed:
-            self._metrics.upstream_request_duration_seconds.labels(target.name).observe(time.monotonic() - started)
-            if failed.failure is not Failure.STALE:
-                self._tell(target.name, failed)
+            answer = await self._request(deployment.upstream, name, running, asks_usage=asks_usage)
+        except BaseException:
+            running.end()
             raise
-        self._watch(answer, target.name, started)
-        answer.is_usage_added = asks_usage
-        self._note(exchange, answer)
-        if answer.status >= _ERRORS:
-            self._count(target.name, _kind_of(answer.status))
+        self._watch(answer, deployment.upstream, running)
         return answer
 
-    def _watch(self, answer: UpstreamAnswer, upstream: str, started: float) -> None:
+    async def _request(self, upstream: str, name: str, running: Running, *, asks_usage: bool) -> UpstreamAnswer:
+        target = self._dispatcher.targets[upstream]
+        exchange, decision = self.exchange, self._decision
+        address = target.address(name, decision)
+        body = target.body(name, decision, asks_usage=asks_usage)
+        exchange.attempts += 1
+        exchange.upstream, exchange.deployment = upstream, name
+        exchange.upstream_status = exchange.upstream_request_id = None
+        exchange.is_sent_upstream = False
+        try:
+            answer = await self._upstreams.client.post(
+                address,
+                self._headers(target),
+                body,
+                way=target.way,
+                bounds=self._dispatcher.bounds,
+                on_sent=self._note_sent,
+                reuses_connection=not self._was_stale,
+            )
+        except AttemptFailed as failed:
+            self._note_failed(failed, upstream, running)
+            raise
+        except asyncio.CancelledError:
+            if exchange.is_sent_upstream:
+                self.note_unknown_cost(upstream)
+            raise
+        answer.is_usage_added = asks_usage
+        self._note_head(answer, upstream, running)
+        return answer
+
+    @property
+    def _was_stale(self) -> bool:
+        """Whether the last attempt found its connection gone; the pool's others may be gone as well."""
+        return bool(self._history) and self._history[-1].cause is Cause.STALE
+
+    def _headers(self, target: Target) -> Headers:
+        decision = self._decision
+        headers = keyless_headers() if decision.model.settings.auth == "passthrough" else target.headers
+        who = identity_fields(target.settings, decision, self._dispatcher.pseudonym_key)
+        return [*headers, ("X-Client-Request-Id", self.exchange.request_id), *who, *self._client_headers]
+
+    def _note_sent(self) -> None:
+        """Note that an upstream may be at work now."""
+        self.exchange.is_sent_upstream = True
+
+    # what is told of it
+
+    def _note_failed(self, failed: AttemptFailed, upstream: str, running: Running) -> None:
+        self._observe_duration(upstream, running)
+        if failed.failure is Failure.STALE:  # that says nothing about who would have answered
+            return
+        running.failed()
+        self._tell(upstream, failed)
+        if failed.failure in _UNKNOWN_COST and self.exchange.is_sent_upstream:
+            self.note_unknown_cost(upstream)
+
+    def note_unknown_cost(self, upstream: str) -> None:
+        """Count an attempt that its upstream may be billing although it brought nothing."""
+        self.exchange.attempts_of_unknown_cost += 1
+        self._metrics.upstream_unknown_cost_total.labels(upstream).inc()
+
+    def _note_head(self, answer: UpstreamAnswer, upstream: str, running: Running) -> None:
+        fault = find_fault(answer, self._decision)
+        running.answered(
+            is_failure=is_failure(answer, fault),
+            is_refusal=answer.status >= ERRORS,
+            cool_down_seconds=cool_down_seconds(answer),
+        )
+        self._note(answer)
+        if fault is not None:
+            self._count(upstream, _FAILURE_KINDS[UpstreamUnusable])
+        elif answer.status >= ERRORS:
+            self._count(upstream, kind_of(answer.status))
+
+    def _note(self, answer: UpstreamAnswer) -> None:
+        self.exchange.upstream_status = answer.status
+        self.exchange.upstream_request_id = upstream_request_id(answer.headers)
+
+    def _watch(self, answer: UpstreamAnswer, upstream: str, running: Running) -> None:
         """Have the rest of an answer's life told: how long it took, whether it broke, that it is an open stream."""
         metrics = self._metrics
 
         def closed() -> None:
-            metrics.upstream_request_duration_seconds.labels(upstream).observe(time.monotonic() - started)
+            self._observe_duration(upstream, running)
             if answer.failure is not None:
+                running.failed()
                 self._count(upstream, _FAILURE_KINDS.get(type(answer.failure), "broken"))
+            running.end()
             if answer.is_stream:
                 metrics.open_streams.dec()
 
@@ -267,18 +408,17 @@ class Dispatcher:
         if answer.is_stream:
             metrics.open_streams.inc()
 
-    @staticmethod
-    def _note(exchange: Exchange, answer: UpstreamAnswer) -> None:
-        exchange.upstream_status = answer.status
-        exchange.upstream_request_id = upstream_request_id(answer.headers)
+    def _observe_duration(self, upstream: str, running: Running) -> None:
+        duration = self._metrics.upstream_request_duration_seconds
+        duration.labels(upstream).observe(time.monotonic() - running.began)
 
-    async def _usable(self, sending: _Sending, answer: UpstreamAnswer, candidate: int) -> UpstreamAnswer:
+    async def _usable(self, answer: UpstreamAnswer, position: int) -> UpstreamAnswer:
         """Return an answer that may be passed on; raise UpstreamUnusable for one that is not the client's business."""
-        deployment = sending.decision.candidates[candidate]
-        sending.exchange.upstream = deployment.upstream
-        sending.exchange.deployment = deployment.name or sending.decision.model.name
-        self._note(sending.exchange, answer)
-        fault = _fault(answer, sending.decision)
+        deployment = self.current = self._candidates[position]
+        self.exchange.upstream = deployment.upstream
+        self.exchange.deployment = deployment.name or self._decision.model.name
+        self._note(answer)
+        fault = find_fault(answer, self._decision)
         if fault is None:
             return answer
         unusable = UpstreamUnusable(
@@ -287,9 +427,8 @@ class Dispatcher:
         try:
             body = b"" if answer.is_stream else await _read_refusal(answer, _LOGGED_BODY_BYTES)
         finally:
-            answer.failure = unusable
             answer.close()
-        shown = b"" if answer.status < _ERRORS and may_be_completion(body) else body
+        shown = b"" if answer.status < ERRORS and may_be_completion(body) else body
         _log.error("upstream %s answered %d, %s: %r", deployment.upstream, answer.status, fault, shown)
         raise unusable
 
@@ -301,41 +440,10 @@ class Dispatcher:
         self._metrics.upstream_errors_total.labels(upstream, kind).inc()
 
 
-def _kind_of(status: int) -> str:
-    """Return how an error is counted: an upstream that is busy is no client's mistake, as other 4xx mostly are."""
-    return str(status) if status == _TOO_MANY_REQUESTS else f"{status // 100}xx"
-
-
-def _refusal(answer: UpstreamAnswer, candidate: int) -> Failed:
-    return Failed(
-        candidate,
-        Cause.REFUSED,
-        asked_wait_milliseconds(answer.header("retry-after-ms"), answer.header("Retry-After")),
-        may_repeat=answer.header("x-should-retry") != "false",
-    )
-
-
-def _fault(answer: UpstreamAnswer, decision: Decision) -> str | None:
-    """Say why an answer cannot be passed on; None when it can.
-
-    A whole answer to a request for a stream can: that is what the upstream said, and clients look at the type.
-    """
-    status = answer.status
-    if status in _OWN_CREDENTIAL:
-        return f"it refused the gateway's own credential with {status}"
-    if status in _REDIRECTS:
-        return f"it redirects ({status}), which is not followed"
-    if status not in _ANSWERS:
-        return f"its status {status} is none that ends a request"
-    if answer.media_type in _HTML:
-        return "it is an HTML page"
-    if status < _ERRORS and answer.is_stream and not decision.effective.view.is_stream:
-        return "it is an event stream, which was not asked for"
-    return None
-
-
-def _given_up(decision: Decision, failure: AttemptFailed | None) -> UpstreamError:
+def _given_up(decision: Decision, failure: AttemptFailed | UpstreamError | None) -> UpstreamError:
     model = decision.model.name
+    if isinstance(failure, UpstreamError):
+        return failure
     if failure is not None and failure.failure in {Failure.TIMEOUT, Failure.CONNECT_TIMEOUT}:
         return UpstreamTooSlow(f"No upstream for {model!r} answered in time.")
     if failure is not None and failure.failure is Failure.UNREACHABLE:
@@ -343,40 +451,6 @@ def _given_up(decision: Decision, failure: AttemptFailed | None) -> UpstreamErro
     if failure is not None and failure.failure is Failure.NOT_HTTP:
         return UpstreamUnusable(f"What the upstream for {model!r} answered is no valid HTTP.")
     return UpstreamBroken(f"The upstream for {model!r} closed the connection without an answer.")
-
-
-def _address(target: _Target, name: str, decision: Decision) -> str:
-    """Return where a request goes: only configured text, and what else there is percent-encoded."""
-    endpoint = decision.effective.endpoint.value
-    if target.settings.kind == "openai":
-        return f"{target.base}/{endpoint}"
-    version = target.settings.api_version
-    if version is None or version == CLIENTS_VERSION:
-        version = decision.asked.api_version
-    if version is None:
-        raise UpstreamUnusable(
-            f"The upstream {target.name!r} needs an api-version and the request has none: "
-            f"set upstreams.{target.name}.api_version, or use a path of Azure's dialect, which carries one."
-        )
-    place = endpoint if _names_model(target, decision) else f"deployments/{quote(name, safe='')}/{endpoint}"
-    return f"{target.base}/openai/{place}?api-version={quote(version, safe='')}"
-
-
-def _names_model(target: _Target, decision: Decision) -> bool:
-    """Tell whether the body names the model: Azure's addresses do, but for responses."""
-    return target.settings.kind == "openai" or decision.effective.endpoint is Endpoint.RESPONSES
-
-
-def _forwarded(target: _Target, name: str, decision: Decision, *, asks_usage: bool) -> dict[str, Any]:
-    """Return the members to be sent: the effective request's, the model's name where the address does not say it."""
-    fields = dict(decision.effective.fields)
-    if _names_model(target, decision):
-        fields = {"model": name, **fields}
-    if target.settings.kind == "openai":
-        fields.pop("cache_level", None)
-    if asks_usage:
-        fields["stream_options"] = {**(fields.get("stream_options") or {}), "include_usage": True}
-    return fields
 
 
 async def _names_stream_options(answer: UpstreamAnswer) -> bool:

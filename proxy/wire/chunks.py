@@ -40,27 +40,28 @@ _CHOICE = msgspec.json.Decoder(_Choice)
 
 def is_added_usage_event(event: bytes) -> bool:
     """Tell whether an event has empty `choices` *and* a usage object: the only kind ever taken out (SPEC §7)."""
-    if _USAGE.search(event) is None:
+    if b'"usage"' not in event:
         return False
-    chunk = decode_object(data_of(event) or b"")
+    data = data_of(event) or b""
+    chunk = decode_object(data) if _USAGE.search(data) else None
     return chunk is not None and _is_usage_only(chunk)
 
 
 def without_usage_event(stream: bytes) -> bytes:
     """Return a whole stored stream less its usage event."""
-    if _USAGE.search(stream) is None:
+    if b'"usage"' not in stream:
         return stream
     splitter = EventSplitter(len(stream))
-    events = splitter.feed(stream)
-    return b"".join([event for event in events if not is_added_usage_event(event)]) + splitter.rest()
+    events = [*splitter.feed(stream), splitter.rest()]
+    return b"".join([event for event in events if not is_added_usage_event(event)])
 
 
 def _part(event: bytes) -> Iterator[tuple[int | None, Iterable[bytes]]]:
     """Find what was generated of each choice; some servers say reasoning under two names."""
     try:
-        choices = _CHOICES.decode(data_of(event) or b"{}").choices
+        choices = _CHOICES.decode(data := data_of(event) or b"{}").choices
     except (msgspec.DecodeError, RecursionError):
-        yield None, _GENERATED.findall(event)
+        yield None, _GENERATED.findall(data)
         return
     for raw in choices:
         yield _index_of(raw), dict.fromkeys(_GENERATED.findall(raw))
@@ -85,12 +86,13 @@ def _note(chunk: dict[str, Any], observed: Observed) -> Sign:
         if isinstance(choice, dict) and isinstance(reason := choice.get("finish_reason"), str):
             index = choice.get("index", 0)
             observed.finish_reasons[index if isinstance(index, int) else 0] = reason
-    failed = Sign.FAILED if chunk.get("error") else Sign.NOTHING
-    return failed | (Sign.USAGE_ONLY if _is_usage_only(chunk) else Sign.NOTHING)
+    if chunk.get("error"):
+        return Sign.FAILED
+    return Sign.USAGE_ONLY if _is_usage_only(chunk) else Sign.NOTHING
 
 
 def _is_usage_only(chunk: dict[str, Any]) -> bool:
-    return chunk.get("choices") == [] and isinstance(chunk.get("usage"), dict)
+    return chunk.get("choices") == [] and isinstance(chunk.get("usage"), dict) and not chunk.get("error")
 
 
 def _error_event(error_object: bytes, latest: bytes) -> bytes:
@@ -98,5 +100,12 @@ def _error_event(error_object: bytes, latest: bytes) -> bytes:
     return b"data: " + error_object + b"\n\n"
 
 
-CHUNKS: Final = Family(telling=_TELLING, generated=_GENERATED, part=_part, note=_note, error_event=_error_event)
+CHUNKS: Final = Family(
+    telling=_TELLING,
+    generated=_GENERATED,
+    repeating=b'"reasoning',
+    part=_part,
+    note=_note,
+    error_event=_error_event,
+)
 """Streams of completions and chat completions."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from policies.usage import read_usage
+from proxy.wire.sse import data_of
 from proxy.wire.streams import Family, Sign
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def _item_texts(raw: msgspec.Raw) -> Iterator[bytes]:
 
 
 def _part(event: bytes) -> Iterator[tuple[int | None, Iterable[bytes]]]:
-    yield 0, _GENERATED.findall(event)
+    yield 0, _GENERATED.findall(data_of(event) or b"")
 
 
 def _note(event: dict[str, Any], observed: Observed) -> Sign:
@@ -110,5 +111,12 @@ def _error_event(error_object: bytes, latest: bytes) -> bytes:
     return b"event: error\ndata: " + msgspec.json.encode(data) + b"\n\n"
 
 
-RESPONSES: Final = Family(telling=_TELLING, generated=_GENERATED, part=_part, note=_note, error_event=_error_event)
+RESPONSES: Final = Family(
+    telling=_TELLING,
+    generated=_GENERATED,
+    repeating=None,
+    part=_part,
+    note=_note,
+    error_event=_error_event,
+)
 """Streams of responses."""

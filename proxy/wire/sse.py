@@ -10,11 +10,14 @@ import re
 
 MAX_EVENT_BYTES = 16 * 1024 * 1024
 
-_BOM = b"\xef\xbb\xbf"
+BOM = b"\xef\xbb\xbf"
+"""A mark of the byte order, which is no part of a stream's first line."""
+
 # A line ends in LF, CRLF or CR; an event ends in a line without content, so in two line ends in a row.
 _END = re.compile(rb"(?:\r\n|\n|\r(?!\n))(?:\r\n|\n|\r(?!\n))")
 _LINE_END = re.compile(rb"\r\n|\n|\r(?!\n)")
 _LINES = re.compile(rb"\r\n|\n|\r")
+_LAST_END = re.compile(_END.pattern + rb"\Z")
 _LONGEST_END = 4
 
 
@@ -23,8 +26,8 @@ class EventSplitter:
 
     An event longer than `max_event_bytes` is handed out in parts as it comes. A CR that might be half of a CRLF is
     not waited for, so that streams with CR alone flow at once, unless the line before ended in CRLF; the LF that may
-    follow then begins the next event, where it means nothing. `is_inside` tells that the last part handed out was
-    not the end of its event.
+    follow then is handed out by itself, as it means nothing. `is_inside` tells that the last part handed out was not
+    the end of its event.
     """
 
     __slots__ = ("_buffer", "_is_after_cr", "_max_event_bytes", "_searched", "_start", "is_inside")
@@ -54,13 +57,22 @@ class EventSplitter:
         self._searched = self._start = 0
         return left
 
+    def last_whole(self) -> bytes:
+        """Return the event that only waits for what may be half of its last CRLF, and forget it; nothing if none does.
+
+        Asked for where nothing more comes: it is whole without.
+        """
+        return self.rest() if self._buffer[-3:] == b"\r\n\r" else b""
+
     def _feed_any(self, data: bytes) -> list[bytes]:
         buffer = self._buffer
+        events: list[bytes] = []
         if self._is_after_cr and data:
             self._is_after_cr = False
-            self._start = self._searched = 1 if data[:1] == b"\n" else 0
+            if data[:1] == b"\n":
+                events.append(b"\n")
+                data = data[1:]
         buffer += data
-        events: list[bytes] = []
         begin = 0
         while (end := self._find_end()) is not None:
             events.append(bytes(buffer[begin:end]))
@@ -71,7 +83,7 @@ class EventSplitter:
         self._searched = max(self._start, len(buffer) - _LONGEST_END + 1)
         if events and not buffer:
             self._is_after_cr = events[-1][-1:] == b"\r"
-        if len(buffer) > self._max_event_bytes:
+        if len(buffer) > (_LONGEST_END if self.is_inside else self._max_event_bytes):
             events.append(self._overflow())
         return events
 
@@ -97,12 +109,17 @@ class EventSplitter:
         return part
 
 
+def ends_event(data: bytes) -> bool:
+    """Tell whether what comes after these bytes of a stream begins an event of its own."""
+    return data.endswith(b"\n\n") or _LAST_END.search(data, max(len(data) - _LONGEST_END, 0)) is not None
+
+
 def data_of(event: bytes) -> bytes | None:
     """Return an event's data, its lines joined with LF; None for an event that has none, such as a comment."""
     if event.startswith(b"data: ") and event.endswith(b"\n\n") and event.count(b"\n") == 2 and b"\r" not in event:  # noqa: PLR2004
         return event[6:-2]
     parts: list[bytes] = []
-    for line in _LINES.split(event.removeprefix(_BOM)):
+    for line in _LINES.split(event.removeprefix(BOM)):
         name, colon, value = line.partition(b":")
         if name == b"data":
             parts.append(value.removeprefix(b" ") if colon else b"")

@@ -53,13 +53,14 @@ class Family:
 
     `telling` is found in every event that has to be parsed, `generated` finds the inside of every JSON string that
     holds a piece of what was generated. `part` finds those of one event by their choices (None is one that nobody
-    knows), and what a choice says twice there only once. `note` writes the facts of an event's object into `Observed`.
-    `error_event` makes the last event of a stream that broke, of an error in OpenAI's shape and the data that was seen
-    last.
+    knows), and what a choice says twice there only once; `repeating` stands in every event that says something twice,
+    None where none does. `note` writes the facts of an event's object into `Observed`. `error_event` makes the last
+    event of a stream that broke, of an error in OpenAI's shape and the data that was seen last.
     """
 
     telling: re.Pattern[bytes]
     generated: re.Pattern[bytes]
+    repeating: bytes | None
     part: Callable[[bytes], Iterable[tuple[int | None, Iterable[bytes]]]]
     note: Callable[[dict[str, Any], Observed], Sign]
     error_event: Callable[[bytes, bytes], bytes]
@@ -99,13 +100,35 @@ class StreamObserver:
 
     def observe(self, events: Sequence[bytes]) -> bytes:
         """Note what these whole events say; return those to be written now, as one piece."""
-        joined = events[0] if len(events) == 1 else b"".join(events)
-        self._count(joined, events)
+        if len(events) == 1:
+            joined = events[0]
+            has_lines = joined.count(b"data") > 1
+        else:
+            joined = b"".join(events)
+            has_lines = any(each.count(b"data") > 1 for each in events)
         if b"data" in joined:
             self._latest = joined
-        if self._is_introduced and not self.is_done and not self._tells(joined):
+        # JSON over several data lines could hide what is looked for.
+        told = b"\n".join([data_of(each) or b"" for each in events]) if has_lines else joined
+        self._count(told, events)
+        if self._is_introduced and not self.is_done and not self._tells(told) and not _is_named_error(joined):
             return joined
         return b"".join([event for event in events if self._passes(event)])
+
+    def observe_part(self, part: bytes) -> bytes:
+        """Note a part of an event that is too long to be seen whole, all of it as text; return what is to be written.
+
+        Nothing that it says is read.
+        """
+        observed = self._observed
+        observed.content_events += 1
+        observed.content_bytes += len(part)
+        if self._texts is not None:
+            self._texts.add(None, part)
+        if not self.is_done:
+            return part
+        self.held += part
+        return b""
 
     def has_finished(self, choices: int) -> bool:
         """Tell whether the end came and each of so many choices has its finish reason."""
@@ -121,11 +144,12 @@ class StreamObserver:
         return self._introductions >= _MOST_INTRODUCTIONS or bool(self._observed.model)
 
     def _tells(self, data: bytes) -> bool:
-        return _DONE_MARK in data or self._family.telling.search(data) is not None or _is_named_error(data)
+        return _DONE_MARK in data or self._family.telling.search(data) is not None
 
-    def _count(self, joined: bytes, events: Sequence[bytes]) -> None:
-        found = self._family.generated.findall(joined)
-        if self._is_parted or (len(found) > len(events) and len(set(found)) < len(found)):
+    def _count(self, told: bytes, events: Sequence[bytes]) -> None:
+        found, repeating = self._family.generated.findall(told), self._family.repeating
+        may_repeat = repeating is not None and len(found) > 1 and repeating in told and len(set(found)) < len(found)
+        if self._is_parted or may_repeat:
             for event in events:
                 for choice, pieces in self._family.part(event):
                     self._note_generated(choice if self._is_parted else 0, pieces)
@@ -144,18 +168,22 @@ class StreamObserver:
 
     def _passes(self, event: bytes) -> bool:
         """Note what one event says; tell whether it is to be written now."""
-        is_kept = True
-        if not self._is_introduced or self._tells(event):
-            data = data_of(event) or b""
+        is_kept, is_error = True, _is_named_error(event)
+        data = data_of(event) or b""
+        if is_error or not self._is_introduced or self._tells(data):
             chunk = decode_object(data) or {}
             self._introductions += bool(chunk)
             sign = self._family.note(chunk, self._observed)
-            self.has_failed = self.has_failed or Sign.FAILED in sign or _is_named_error(event)
-            self.is_done = self.is_done or Sign.END in sign or data.startswith(_DONE_MARK)
-            is_kept = not (self._drops_usage and Sign.USAGE_ONLY in sign)
+            self.has_failed = self.has_failed or Sign.FAILED in sign or is_error
+            self.is_done = self.is_done or Sign.END in sign or _is_done_mark(data)
+            is_kept = not (self._drops_usage and sign is Sign.USAGE_ONLY)
         if self.is_done and is_kept:
             self.held += event
         return is_kept and not self.is_done
+
+
+def _is_done_mark(data: bytes) -> bool:
+    return data.lstrip(b" ").startswith(_DONE_MARK)
 
 
 def _is_named_error(data: bytes) -> bool:
@@ -171,7 +199,7 @@ def is_readable(stream: bytes) -> bool:
         stream.decode()
         for event in [*events, splitter.rest()]:
             data = data_of(event)
-            if data is not None and not data.startswith(_DONE_MARK):
+            if data is not None and not _is_done_mark(data):
                 _ANY_OBJECT.decode(data)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         return False

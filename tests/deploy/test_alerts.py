@@ -22,6 +22,10 @@ def errors(kind: str) -> str:
     return f'tidegate_upstream_errors_total{{upstream="llama",kind="{kind}"}}'
 
 
+def breaker(upstream: str, state: str) -> str:
+    return f'tidegate_upstream_breaker_state{{model="m",upstream="{upstream}",deployment="m",state="{state}"}}'
+
+
 def firing(alert: str, series: Mapping[str, str], folder: Path) -> bool:
     """Tell whether an alert fires after a quarter of an hour of these series, a sample a minute."""
     promtool = shutil.which("promtool")
@@ -51,6 +55,36 @@ CALLS: dict[str, tuple[str, dict[str, str], bool]] = {
         False,
     ),
     "an upstream's own limits are told": ("TidegateUpstreamBusy", {ATTEMPTS: GROWING, errors("429"): GROWING}, True),
+    "a model whose only deployment is avoided": (
+        "TidegateModelWithoutUpstream",
+        {breaker("one", "open"): STEADY, breaker("one", "closed"): "0x20"},
+        True,
+    ),
+    "a model with one deployment left": (
+        "TidegateModelWithoutUpstream",
+        {
+            breaker("one", "open"): STEADY,
+            breaker("one", "closed"): "0x20",
+            breaker("two", "open"): "0x20",
+            breaker("two", "closed"): STEADY,
+        },
+        False,
+    ),
+    "an upstream that fails its checks": (
+        "TidegateUpstreamUnhealthy",
+        {'tidegate_upstream_healthy{upstream="llama"}': "0x20"},
+        True,
+    ),
+    "a configuration that would not start": (
+        "TidegateConfigurationRejected",
+        {"tidegate_config_last_reload_successful": "0x20"},
+        True,
+    ),
+    "a configuration that was mended": (
+        "TidegateConfigurationRejected",
+        {"tidegate_config_last_reload_successful": "0x12 1x8"},
+        False,
+    ),
     "limits that may be forgotten": ("TidegateStoreEvicts", {'tidegate_store_evicts{store="state"}': STEADY}, True),
     "a cache that is away": ("TidegateStoreAway", {'tidegate_store_up{store="cache_state"}': "0x20"}, True),
     "stores that are there": ("TidegateStoreAway", {'tidegate_store_up{store="cache_state"}': STEADY}, False),

@@ -17,7 +17,7 @@ import pytest
 from near_misses import Drawn, draw, near_miss
 from same_request import Form, meaning_of
 from second_reading import Number, read
-from sending import PlainRequest, fake_upstream, make_exchange, make_upstream, up
+from sending import PlainRequest, fake_upstream, first_answer, make_exchange, make_upstream, up
 from whole import configuration, whole_gateway
 
 from policies import cache_keys
@@ -31,9 +31,10 @@ from policies.requests.asked import Endpoint
 from policies.requests.body import decode_body
 from policies.requests.dialects import read_request
 from policies.rulebook import Rulebook
+from proxy.config import Configuration
 from proxy.errors import UpstreamUnusable
 from proxy.metrics import Metrics
-from proxy.upstreams.dispatch import Dispatcher
+from proxy.upstreams.live import Upstreams
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -115,13 +116,14 @@ class _Client:
         raise _Sent(body)
 
 
-DISPATCHER = Dispatcher(cast("UpstreamClient", _Client()), UPSTREAMS, metrics=Metrics())
+_LIVE = Upstreams(cast("UpstreamClient", _Client()), metrics=Metrics(), worker=0, workers=1)
+DISPATCHER = _LIVE.dispatcher(Configuration(upstreams=UPSTREAMS), {})
 
 
 def forwarded(decision: Decision) -> bytes:
     """Return the body that the upstream would be sent."""
     try:
-        DISPATCHER.send(decision, make_exchange(decision), PlainRequest()).send(None)
+        first_answer(DISPATCHER, decision, make_exchange(decision), PlainRequest()).send(None)
     except _Sent as sent:
         return sent.body
     raise AssertionError("nothing was sent")

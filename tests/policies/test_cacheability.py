@@ -304,3 +304,10 @@ def test_what_a_response_repeats_of_its_request_keeps_entries_apart(name: str) -
     assert one != two
     same, other = (plan({"seed": 1, name: value}, endpoint=CHAT) for value in ("a", "b"))
     assert same == other
+
+
+def test_what_an_upstream_answers_to_a_clients_own_key_is_nobody_elses() -> None:
+    fields = {"prompt": "p", "temperature": 0}
+    effective = EffectiveRequest(TEXT, fields, view_of(TEXT, fields))
+    passing = Model("m", MODEL.settings.model_copy(update={"auth": "passthrough"}))
+    assert plan_cache(effective, passing, ALICE, CacheSettings(), None) == Bypass("passthrough")

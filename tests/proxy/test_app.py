@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import threading
+import weakref
 from typing import TYPE_CHECKING
 
 import pytest
@@ -68,6 +71,49 @@ async def test_a_client_that_leaves_before_the_first_byte_is_counted_as_such(
             await asked
         assert counted(whole) == {("none", "client_left"): 1}
         assert await asyncio.to_thread(up.wait, lambda: up.log[0].aborted_at is not None)
+
+
+async def test_a_prepared_configuration_is_in_force_once_it_is_switched_to(
+    up: FakeUpstream, valkey: StoreServer, tmp_path: Path
+) -> None:
+    new = configuration(up.url, tmp_path, policies={"default": {"models": ["hidden"]}}, join_wait="7s")
+    async with whole_gateway(configuration(up.url, tmp_path), valkey.url) as whole:
+        before = whole.gateway.snapshot
+        prepared = await whole.gateway.prepare(new)
+        assert whole.gateway.snapshot is before
+        assert (await whole.ask("POST", "/v1/completions", STREAM))[0].status == 200
+        whole.gateway.switch(prepared)
+        assert (await whole.ask("POST", "/v1/completions", STREAM))[0].status == 403
+        assert whole.gateway.snapshot.version == new.version != before.version
+        assert whole.gateway.snapshot.admissions is before.admissions
+        assert before.admissions.join_wait_seconds == 7
+
+
+async def test_a_request_keeps_what_it_began_with(up: FakeUpstream, valkey: StoreServer, tmp_path: Path) -> None:
+    without = configuration(up.url, tmp_path, models={}, projects=[{"id": "proj"}], upstreams={})
+    is_released = threading.Event()
+    up.script([*sse_reply([ev(tchunk("a"))])[:-1], ("until", is_released.is_set), *sse_reply([DONE])[1:]])
+    async with whole_gateway(configuration(up.url, tmp_path), valkey.url) as whole:
+        writer = MemoryWriter()
+        asked = asyncio.create_task(whole.gateway.answer(stream_request(), writer))
+        assert await asyncio.to_thread(up.wait, lambda: bool(up.log))
+        whole.gateway.switch(await whole.gateway.prepare(without))
+        assert (await whole.ask("POST", "/v1/completions", STREAM))[0].status == 404
+        is_released.set()
+        await asked
+        assert (writer.status, writer.body.endswith(DONE)) == (200, True)
+
+
+async def test_of_former_configurations_nothing_is_kept(up: FakeUpstream, valkey: StoreServer, tmp_path: Path) -> None:
+    made = configuration(up.url, tmp_path)
+    async with whole_gateway(made, valkey.url) as whole:
+        former = []
+        for _ in range(3):
+            await whole.ask("POST", "/v1/completions", STREAM)
+            former.append(weakref.ref(whole.gateway.snapshot.rulebook))
+            whole.gateway.switch(await whole.gateway.prepare(made))
+        gc.collect()
+        assert [each for each in former if each() is not None] == []
 
 
 async def test_requests_get_ids_of_their_own(valkey: StoreServer, tmp_path: Path) -> None:

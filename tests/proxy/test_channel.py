@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from proxy.channel import Begin, Channel, Count, Counted, Drain, Message, Ready
+from proxy.channel import Begin, Channel, Count, Counted, Done, Drain, Message, Prepare, Ready, Switch
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -16,8 +16,12 @@ if TYPE_CHECKING:
 SPOKEN: list[Message] = [
     Begin(2, b'{"listen": "127.0.0.1:0"}', "unix:///state", "unix:///cache"),
     Drain(),
+    Prepare(6, b'{"listen": "127.0.0.1:0"}'),
+    Switch(7),
     Count(7),
     Ready(),
+    Done(6),
+    Done(7, "there is nothing to switch to"),
     Counted({"open_streams": [([], 1.0)], "store_duration_seconds": [(["state"], [0.5, 1.0, 0.0])]}),
     Counted({"requests_total": [([str(number), "m"], float(number)) for number in range(20_000)]}),
 ]

@@ -27,7 +27,7 @@ PRICED: dict[str, Any] = {"deployments": [{"upstream": "u"}], "price": {"input":
 
 
 def readmes() -> str:
-    [block] = re.findall(r"^```yaml\n(.*?)^```", (ROOT / "README.md").read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    block, *_ = re.findall(r"^```yaml\n(.*?)^```", (ROOT / "README.md").read_text("utf-8"), re.MULTILINE | re.DOTALL)
     return str(block.replace("sha256: …", f"sha256: {'a' * 64}"))
 
 

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+from tls_files import tls_file
 
 from proxy.config import Configuration
-from proxy.config_file import DEFAULT_NAME, ConfigurationError, default_path, load, read_secret
+from proxy.config_file import (
+    DEFAULT_NAME,
+    ConfigurationError,
+    ConfigurationFile,
+    default_path,
+    load,
+    proxy_environment,
+    read_secret,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 HASH = "ab" * 32
 SECRET = "sk-do-not-print-me"  # noqa: S105  of no use anywhere
@@ -535,3 +549,111 @@ def test_a_command_s_secret_is_itself_or_comes_from_elsewhere(tmp_path: Path) ->
     assert found == ["itself", "from there", "from a file"]
     with pytest.raises(ValueError, match="the environment variable OTHER is not set"):
         read_secret("env:OTHER", {})
+
+
+NAMING = """\
+upstreams:
+  main: {kind: openai, base_url: "https://127.0.0.1:9000/v1", api_key: "file:key", tls: {ca_file: ca.pem}}
+"""
+
+
+def named(folder: Path) -> ConfigurationFile:
+    """Write a configuration that names two more files, and read it."""
+    (folder / "key").write_text("a-key")
+    (folder / "ca.pem").write_bytes(tls_file("ca.pem").read_bytes())
+    file = ConfigurationFile(write(folder, NAMING), {})
+    file.read()
+    return file
+
+
+def test_a_file_that_was_read_knows_which_files_it_names(tmp_path: Path) -> None:
+    file = named(tmp_path)
+    assert file.paths == {tmp_path / name for name in ("t.yaml", "key", "ca.pem")}
+    assert set(file.named_files) == {tmp_path / "ca.pem"}
+
+
+@pytest.mark.parametrize(
+    ("happen", "has_changed", "lacks"),
+    [
+        pytest.param(lambda _: None, False, set(), id="nothing"),
+        pytest.param(lambda at: os.utime(at / "t.yaml"), False, set(), id="the file is touched"),
+        pytest.param(lambda at: write(at, NAMING), False, set(), id="the same is written"),
+        pytest.param(lambda at: write(at, NAMING + "#"), True, set(), id="more is written"),
+        pytest.param(lambda at: (at / "t.yaml").unlink(), True, {"t.yaml"}, id="the file is removed"),
+        pytest.param(lambda at: write(at, ""), True, {"t.yaml"}, id="the file is emptied"),
+        pytest.param(lambda at: (at / "key").write_text("b-key"), True, set(), id="another secret"),
+        pytest.param(lambda at: (at / "key").unlink(), True, {"key"}, id="the secret is removed"),
+        pytest.param(lambda at: (at / "ca.pem").write_text("-"), True, set(), id="another certificate"),
+        pytest.param(lambda at: (at / "ca.pem").unlink(), True, {"ca.pem"}, id="the certificate is removed"),
+        pytest.param(lambda at: (at / "neighbour").touch(), False, set(), id="a neighbour is made"),
+    ],
+)
+def test_what_another_reading_would_find_is_known(
+    tmp_path: Path,
+    happen: Callable[[Path], object],
+    *,
+    has_changed: bool,
+    lacks: set[str],
+) -> None:
+    file = named(tmp_path)
+    happen(tmp_path)
+    assert file.has_changed() is has_changed
+    assert file.lacks() == {tmp_path / name for name in lacks}
+
+
+def test_a_file_that_cannot_be_used_knows_when_it_may_be_mended(tmp_path: Path) -> None:
+    file = ConfigurationFile(write(tmp_path, NAMING), {})
+    for name, content in (("key", b"a-key"), ("ca.pem", tls_file("ca.pem").read_bytes())):
+        with pytest.raises(ConfigurationError, match=name):
+            file.read()
+        assert not file.has_changed()
+        (tmp_path / name).write_bytes(content)
+        assert file.has_changed()
+    assert file.read().upstreams["main"].tls.ca_file == tmp_path / "ca.pem"
+
+
+def test_a_secret_that_is_too_long_is_no_change_for_ever(tmp_path: Path) -> None:
+    file = named(tmp_path)
+    (tmp_path / "key").write_text("k" * 100_000)
+    with pytest.raises(ConfigurationError, match="too long"):
+        file.read()
+    assert not file.has_changed()
+
+
+def test_a_secret_from_a_pipe_is_read_once(tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    os.write(writing, b"a-key")
+    os.close(writing)
+    file = ConfigurationFile(write(tmp_path, NAMING.replace("file:key", f"file:/dev/fd/{reading}")), {})
+    (tmp_path / "ca.pem").write_bytes(tls_file("ca.pem").read_bytes())
+    assert file.read().upstreams["main"].api_key is not None
+    assert not file.has_changed()
+    os.close(reading)
+
+
+def test_of_the_environment_only_what_names_proxies_goes_to_whoever_reaches_upstreams() -> None:
+    environ = {"HTTPS_PROXY": "http://proxy:1", "no_proxy": "*", "OPENAI_API_KEY": SECRET, "HTTPS_PROXY_": "x"}
+    assert proxy_environment(environ) == {"HTTPS_PROXY": "http://proxy:1", "no_proxy": "*"}
+
+
+def test_files_and_proxies_by_which_upstreams_are_reached_are_checked(tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").write_text("a secret")
+    text = """
+upstreams:
+  first:
+    kind: openai
+    base_url: https://host.test/v1
+    tls:
+      ca_file: ca.pem
+      certificate_file: gone.pem
+  second: {kind: openai, base_url: "https://host.test/v1"}
+  third: {kind: openai, base_url: "https://host.test/v1", proxy: none}
+"""
+    told = lines_of(write(tmp_path, text), {"HTTPS_PROXY": "socks5://u:secret@first"})
+    assert [line.split(": ")[:2] for line in told] == [
+        ["3", "upstreams.first.proxy"],
+        ["8", "upstreams.first.tls.certificate_file"],
+        ["9", "upstreams.second.proxy"],
+    ]
+    assert f"the file {tmp_path / 'gone.pem'} cannot be read: no such file or directory" in told[1]
+    assert "secret" not in "".join(told).replace(str(tmp_path), "")

@@ -67,6 +67,20 @@ def test_models_that_nobody_serves_are_found_in_every_list(policy: dict[str, obj
     assert problem.message == 'unknown model "gpt-5"; did you mean "gpt-4"?'
 
 
+def test_an_unknown_shadow_is_found() -> None:
+    [problem] = find_problems({"upstreams": {"main": {}}, "models": {"m": {"shadow": {"upstream": "mian"}}}})
+    assert problem.path == ("models", "m", "shadow", "upstream")
+    assert problem.message == 'unknown upstream "mian"; did you mean "main"?'
+
+
+def test_telling_an_upstream_the_user_takes_a_key_for_pseudonyms() -> None:
+    telling = {"upstreams": {"u": {"identity_headers": ["project", "user"]}}}
+    [problem] = find_problems(telling)
+    assert problem.path == ("upstreams", "u", "identity_headers", 1)
+    assert "give pseudonym_key" in problem.message
+    assert find_problems({**telling, "pseudonym_key": "secret"}) == []
+
+
 @pytest.mark.parametrize(
     ("names", "expected"), [([], ""), (["a", "b"], "a, b"), (list("abcdefghij"), "a, b, c, d, e, f, g, h and 2 more")]
 )

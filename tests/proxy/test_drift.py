@@ -184,7 +184,7 @@ async def test_a_check_takes_from_limits_of_the_organization_and_is_dropped_with
         hit = await ask(whole)
         await eventually(lambda: checks(whole) == {"same": 1})
         last = await ask(whole)
-        await eventually(lambda: "drift check" not in {task.get_name() for task in asyncio.all_tasks()})
+        await eventually(lambda: "drift_check" not in {task.get_name() for task in asyncio.all_tasks()})
     remaining = "x-ratelimit-remaining-requests"
     assert (hit.header(remaining), last.header(remaining)) == ("2", "0")
     assert checks(whole) == {"same": 1}

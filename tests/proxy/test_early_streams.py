@@ -82,6 +82,22 @@ async def test_a_stream_goes_on_where_it_has_begun() -> None:
     assert writer.is_finished
 
 
+@pytest.mark.parametrize("is_whole", [True, False], ids=["stored", "live"])
+async def test_a_mark_of_the_byte_order_behind_comments_is_left_out(*, is_whole: bool) -> None:
+    marked = b"\xef\xbb\xbf" + DONE
+    stream, writer, _ = early()
+    async with stream:
+        await stream.comment([])
+        if is_whole:
+            await stream.respond(200, STREAM, marked)
+        else:
+            await stream.start(200, STREAM)
+            await stream.write(marked)
+            await stream.write(marked)
+            await stream.finish()
+    assert writer.body == WAITING + DONE + (b"" if is_whole else marked)
+
+
 async def test_a_stored_stream_follows_the_comments() -> None:
     stream, writer, _ = early()
     async with stream:

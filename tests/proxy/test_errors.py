@@ -7,6 +7,7 @@ import pytest
 
 from policies.errors import LimitExceeded, PolicyViolation, Unauthenticated
 from proxy.errors import (
+    CLIENT_TOO_SLOW,
     DRAINING,
     ClientLeft,
     GatewayError,
@@ -36,6 +37,17 @@ def exchange(**facts: object) -> Exchange:
         pytest.param(UpstreamBroken("x"), {"status": 200}, Outcome.UPSTREAM_ERROR, 200, "upstream_broken", id="sent"),
         pytest.param(ClientLeft(), {}, Outcome.CLIENT_LEFT, 0, None, id="the client left"),
         pytest.param(asyncio.CancelledError(), {}, Outcome.CLIENT_LEFT, 0, None, id="it left while nobody wrote"),
+        pytest.param(
+            asyncio.CancelledError(CLIENT_TOO_SLOW), {}, Outcome.CLIENT_LEFT, 0, "client_too_slow", id="it was given up"
+        ),
+        pytest.param(
+            asyncio.CancelledError(CLIENT_TOO_SLOW),
+            {"outcome": Outcome.UPSTREAM_ERROR, "error_code": "upstream_broken"},
+            Outcome.UPSTREAM_ERROR,
+            0,
+            "upstream_broken",
+            id="it was given up after something else went wrong",
+        ),
         pytest.param(asyncio.CancelledError(DRAINING), {}, Outcome.FAILED, 503, "draining", id="the drain was over"),
         pytest.param(
             ClientLeft(), {"outcome": Outcome.COMPLETED}, Outcome.COMPLETED, 0, None, id="it left with all it asked for"

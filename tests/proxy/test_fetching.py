@@ -413,7 +413,7 @@ async def test_a_flight_whose_beginning_has_gone_since_it_was_found_is_of_no_use
     flight = flights.begin("k", exchange, origin, provider=provider, is_stream=True, is_finished_alone=True)
     await flight.write(b"data: 1\n\n")
     writer = MemoryWriter()
-    answering = Answering(decision, exchange, cast("Any", None), cast("Any", None), DEFAULT_BOUNDS)
+    answering = Answering(decision, exchange, cast("Any", None), cast("Any", None), DEFAULT_BOUNDS, cast("Any", None))
     assert not await Follower(flight, answering).answer(writer)
     assert not writer.is_started
     assert not exchange.is_collapsed

@@ -172,6 +172,16 @@ async def test_flights_that_keep_too_much_together_are_joined_no_more() -> None:
     assert at.taken_bytes == 0
 
 
+async def test_other_bounds_hold_for_flights_under_way_too() -> None:
+    flight = begin(at := flights(max_flight_bytes=10))
+    at.adopt(max_bytes=15, max_flight_bytes=20)
+    await flight.write(bytes(15))
+    assert (at.is_full, flight.is_joinable) == (False, True)
+    await flight.write(b"a")
+    assert not flight.is_joinable
+    flight.land()
+
+
 async def test_bytes_count_until_the_last_has_read_them() -> None:
     flight = begin(at := flights())
     await flight.write(b"0123456789")

@@ -84,6 +84,37 @@ def test_what_was_not_used_for_longest_makes_room(used: str, left: str) -> None:
     assert level.size_bytes == 64 * KIBIBYTE
 
 
+@pytest.mark.parametrize(
+    ("max_bytes", "left"),
+    [
+        pytest.param(128 * KIBIBYTE, "abcdefgh", id="more: all stay"),
+        pytest.param(64 * KIBIBYTE, "abcdefgh", id="as much: likewise"),
+        pytest.param(16 * KIBIBYTE, "", id="less, of which each is too large a share: none"),
+        pytest.param(0, "", id="nothing"),
+    ],
+)
+def test_another_size_keeps_what_fits(max_bytes: int, left: str) -> None:
+    level = MemoryLevel(64 * KIBIBYTE)
+    for key in "abcdefgh":
+        level.put(key, counts_for(8 * KIBIBYTE))
+    level.adopt(max_bytes)
+    assert (keys(level), level.size_bytes) == (left, len(left) * 8 * KIBIBYTE)
+
+
+def test_of_a_smaller_size_the_most_recently_used_stay() -> None:
+    level = MemoryLevel(64 * KIBIBYTE)
+    for key in "abcdefgh":
+        level.put(key, counts_for(2 * KIBIBYTE))
+    level.get("a")
+    level.adopt(16 * KIBIBYTE)
+    assert keys(level) == "abcdefgh"
+    level.put("i", counts_for(2 * KIBIBYTE))
+    assert keys(level) == "bcdefghi"
+    level.get("b")
+    level.put("j", counts_for(2 * KIBIBYTE))
+    assert keys(level) == "bdefghij"
+
+
 def test_a_large_one_drives_out_as_many_small_ones_as_it_needs() -> None:
     level = MemoryLevel(16 * KIBIBYTE)
     for key in "abcdefgh":

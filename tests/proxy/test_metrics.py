@@ -16,8 +16,9 @@ from policies.merging import EffectivePolicy
 from policies.principals import Principal
 from policies.requests.asked import Action, Adjustment
 from policies.windows import Level, Tank
+from proxy.durations import BUCKETS_SECONDS, Durations
 from proxy.exchange import CacheResult, Exchange, Observed, Outcome
-from proxy.metrics import BUCKETS_SECONDS, DECLARED, Metrics, add_up, counters_of, render
+from proxy.metrics import DECLARED, Metrics, add_up, counters_of, render
 
 if TYPE_CHECKING:
     from policies.decision import Decision
@@ -44,6 +45,14 @@ def make_decision(
         "advisories": advisories,
     }
     return cast("Decision", SimpleNamespace(**told))
+
+
+def gaps(*seconds: float) -> Durations:
+    """Count some durations."""
+    counted = Durations()
+    for each in seconds:
+        counted.observe(each)
+    return counted
 
 
 def make_exchange(**facts: Any) -> Exchange:  # noqa: ANN401  any of an exchange's facts
@@ -160,12 +169,18 @@ COUNTED = {
         None,
         {'advisories_total{advisory="prompt-ends-in-space"}': 1},
     ),
+    "a client that was given up is counted": (
+        make_exchange(outcome=Outcome.CLIENT_LEFT, error_code="client_too_slow"),
+        None,
+        {'slow_clients_total{model="m"}': 1},
+    ),
     "a stream's first byte and the gaps after it are measured": (
-        make_exchange(first_byte=10.25, answer=Observed(content_events=3, token_gaps=[0.125, 0.25])),
+        make_exchange(first_byte=10.25, answer=Observed(content_events=3, token_gaps=gaps(0.125, 0.25))),
         None,
         {
             'time_to_first_token_seconds_sum{model="m",route="/v1/completions"}': 0.25,
             'time_between_tokens_seconds_sum{model="m"}': 0.375,
+            'time_between_tokens_seconds_bucket{le="0.25",model="m"}': 2,
             'time_between_tokens_seconds_count{model="m"}': 2,
         },
     ),
@@ -295,6 +310,14 @@ def test_labels_can_be_given_by_position_or_by_name() -> None:
     metrics.upstream_errors_total.labels("llama", "connect").inc()
     metrics.upstream_errors_total.labels(kind="connect", upstream="llama").inc()
     assert metrics.snapshot()["upstream_errors_total"] == [(["llama", "connect"], 2.0)]
+
+
+def test_what_is_no_longer_so_is_forgotten() -> None:
+    metrics = Metrics()
+    for configuration in ("old", "new"):
+        metrics.build_info.forget()
+        metrics.build_info.labels("1", configuration).set(1)
+    assert metrics.snapshot()["build_info"] == [(["1", "new"], 1.0)]
 
 
 def test_a_label_too_few_is_refused() -> None:

@@ -36,6 +36,7 @@ def finished(fields: dict[str, Any] | None = None, **options: Any) -> Exchange: 
     exchange.deployment = "instruct-prod"
     exchange.upstream = "llama"
     exchange.attempts = 2
+    exchange.attempts_of_unknown_cost = 1
     exchange.answer.model = "m-2026"
     exchange.first_byte = STARTED + 0.125
     exchange.answer.content_events = 1
@@ -85,6 +86,7 @@ def test_the_record_holds_everything_the_specification_names() -> None:
         "upstream_request_id": "theirs",
         "upstream_status": 200,
         "attempts": 2,
+        "attempts_of_unknown_cost": 1,
         "status": 200,
         "outcome": "completed",
         "error_code": None,

@@ -31,6 +31,7 @@ from sending import (
     Settlement,
     dispatching,
     fake_upstream,
+    first_answer,
     make_decision,
     make_exchange,
     make_upstream,
@@ -94,7 +95,7 @@ async def pass_on(
     writer, exchange = settlement.writer, settlement.exchange
     async with dispatching({"llama": make_upstream(up.url + "/v1")}, bounds=client) as (dispatcher, metrics):
         relayed = Relayed(writer, exchange, settlement, metrics)
-        answer = await dispatcher.send(decision, exchange, PlainRequest())
+        answer = await first_answer(dispatcher, decision, exchange, PlainRequest())
         try:
             await relay(
                 answer,
@@ -220,6 +221,13 @@ ENDS = {
         ONE + STOP + DONE,
         Outcome.COMPLETED,
         None,
+        False,
+    ),
+    "reset behind an event whose last line end is half a CRLF: it is whole": (
+        stream_reply(ONE, TWO.replace(b"\n", b"\r\n")[:-1], end="rst"),
+        ONE + TWO.replace(b"\n", b"\r\n")[:-1],
+        Outcome.UPSTREAM_ERROR,
+        "upstream_broken",
         False,
     ),
     "reset before the first event": (stream_reply(end="rst"), b"", Outcome.UPSTREAM_ERROR, "upstream_broken", False),
@@ -537,6 +545,20 @@ async def test_an_event_above_the_bound_flows_and_an_error_after_it_stands_alone
     assert error
     assert (ONE + big[:3000]).startswith(passed)
     assert len(passed) > len(ONE) + 2900
+    assert relayed.exchange.answer.content_bytes == len("one ") + len(passed) - len(ONE)
+
+
+@pytest.mark.parametrize("gap", [0, 0.03], ids=["in one read", "apart"])
+async def test_what_stands_beside_an_event_above_the_bound_is_observed(up: FakeUpstream, gap: float) -> None:
+    big = ev(tchunk("y" * 4000))
+    pieces = [ONE, big[:3000], big[3000:-1], big[-1:] + STOP, USAGE_EVENT, DONE]
+    reply = sse_reply(pieces if gap else [b"".join(pieces)], gap=gap)
+    relayed = await pass_on(up, make_decision(STREAM), reply=reply, bounds=RelayBounds(1000, 1000))
+    assert relayed.writer.body == ONE + big + STOP + DONE
+    observed = relayed.exchange.answer
+    assert (observed.usage, observed.finish_reasons) == (Usage(7, 13), {0: "stop"})
+    assert observed.content_bytes in (len("one ") + len(big), len("one ") + 4000)
+    assert relayed.exchange.outcome is Outcome.COMPLETED
 
 
 # Usage ---------------------------------------------------------------------------------------------------------------
@@ -1017,9 +1039,8 @@ async def test_the_end_of_a_drain_travels_on_from_a_whole_answer(up: FakeUpstrea
 
 
 async def test_a_client_that_closes_at_done_has_left_nothing_early(up: FakeUpstream) -> None:
-    relayed = await pass_on(
-        up, make_decision(STREAM), reply=stream_reply(ONE, STOP, DONE), writer=MemoryWriter(leaves_after=2)
-    )
+    reply = [("send", sse_head() + chunk(ONE + STOP + DONE) + b"0\r\n\r\n")]
+    relayed = await pass_on(up, make_decision(STREAM), reply=reply, writer=MemoryWriter(leaves_after=1))
     assert isinstance(relayed.error, ClientLeft)
     assert relayed.exchange.outcome is Outcome.COMPLETED
     assert relayed.settlement.entries == [None]
@@ -1029,7 +1050,8 @@ async def test_times_are_noted(up: FakeUpstream) -> None:
     relayed = await pass_on(up, make_decision(STREAM), reply=sse_reply([ONE, TWO, ONE, STOP, DONE], gap=0.03))
     exchange = relayed.exchange
     assert exchange.first_byte is not None
-    assert len(exchange.answer.token_gaps) == 2
+    assert exchange.answer.token_gaps is not None
+    assert sum(exchange.answer.token_gaps.counts) == 2
 
 
 # Replay --------------------------------------------------------------------------------------------------------------

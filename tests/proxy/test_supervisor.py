@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -28,7 +29,7 @@ from gateway import (
 from harness import call
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from stores import StoreServer
@@ -181,7 +182,7 @@ def test_the_terminals_interrupt_ends_it_as_well(gateway: Gateway) -> None:
 
 def test_a_hangup_ends_nothing(gateway: Gateway) -> None:
     gateway.process.send_signal(signal.SIGHUP)
-    assert eventually(lambda: "SIGHUP" in gateway.log)
+    assert eventually(lambda: metric(gateway, 'config_reloads_total{result="unchanged"}') == 1)
     assert status(gateway, "/readyz") == 200
 
 
@@ -226,6 +227,37 @@ def test_a_taken_port_is_refused_in_one_line(shared: Gateway, setting: str) -> N
     assert done.returncode == 2
     [line] = done.stderr.decode().splitlines()
     assert f"`{setting}`" in line
+
+
+SECRET_FROM = {"only": {"kind": "openai", "base_url": NOWHERE, "api_key": "file:secret"}}
+
+
+@pytest.mark.parametrize(
+    ("spoil", "told"),
+    [
+        pytest.param(lambda at: (at / "tidegate.yaml").mkdir(), "is a directory", id="the file"),
+        pytest.param(lambda _: None, "no such file", id="no file at all"),
+        pytest.param(
+            lambda at: (at / "tidegate.yaml").write_text(json.dumps({"upstreams": SECRET_FROM})),
+            "upstreams.only.api_key: the file secret cannot be read",
+            id="a secret",
+        ),
+        pytest.param(
+            lambda at: (at / "tidegate.yaml").write_text("workers: many"), "tidegate.yaml:1: workers", id="a setting"
+        ),
+    ],
+)
+def test_what_cannot_be_read_is_told_in_one_line_and_leaves_nothing_behind(
+    tmp_path: Path, spoil: Callable[[Path], object], told: str
+) -> None:
+    spoil(tmp_path)
+    arguments = [sys.executable, "-m", "proxy", "run", "--config", "tidegate.yaml"]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(arguments, cwd=tmp_path, env=environ, capture_output=True, timeout=START_SECONDS, check=False)
+    assert done.returncode == 2
+    [line] = done.stderr.decode().splitlines()
+    assert told in line
+    assert not (tmp_path / "data").exists()
 
 
 def test_a_store_that_evicts_is_refused(tmp_path: Path, own_valkey_on_tcp: StoreServer) -> None:

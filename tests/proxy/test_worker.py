@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import resource
 import signal
 import socket
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from fake_upstream import ev, sse_reply, tchunk
 from sending import fake_upstream, up
 from whole import KEY, configuration
 
-from proxy.channel import Begin, Channel, Count, Counted, Drain, Message, Ready
+from proxy.channel import Begin, Channel, Count, Counted, Done, Drain, Message, Prepare, Ready, Switch
 from proxy.config import Configuration
 from proxy.config_values import Address
 from proxy.listening import listening
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["fake_upstream", "up"]
 
 PATIENCE_SECONDS = 20
+FEW_OPEN_FILES = ("sh", "-c", 'ulimit -Sn 256; exec "$@"', "sh")
 NOWHERE = "redis://127.0.0.1:9/0"
 STREAM = b'{"model": "m", "prompt": "x", "stream": true}'
 POST = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nContent-Length: %d\r\n\r\n%s" % (
@@ -68,7 +70,11 @@ async def worker() -> AsyncIterator[Started]:
     with listening(Address("127.0.0.1", 0), setting="listen", count=1) as [sock], theirs:
         descriptors = theirs.fileno(), sock.fileno()
         process = await asyncio.create_subprocess_exec(
-            *WORKER_COMMAND, *map(str, descriptors), pass_fds=descriptors, stderr=asyncio.subprocess.PIPE
+            *FEW_OPEN_FILES,
+            *WORKER_COMMAND,
+            *map(str, descriptors),
+            pass_fds=descriptors,
+            stderr=asyncio.subprocess.PIPE,
         )
         theirs.close()
         channel = await Channel.over(ours)
@@ -106,6 +112,12 @@ async def test_a_worker_serves_its_socket_and_tells_what_it_counted(worker: Star
     assert (await worker.end())[0] == 0
 
 
+async def test_a_worker_may_have_as_many_connections_as_the_system_allows(worker: Started, tmp_path: Path) -> None:
+    await begin(worker, Configuration(data_dir=tmp_path))
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert resource.prlimit(worker.process.pid, resource.RLIMIT_NOFILE) == (most, most)
+
+
 async def test_a_drained_worker_ends_with_its_last_count(worker: Started, tmp_path: Path) -> None:
     await begin(worker, Configuration(data_dir=tmp_path))
     await request(worker)
@@ -121,15 +133,63 @@ async def until_end(channel: Channel) -> AsyncIterator[Message]:
         yield message
 
 
+async def ask_for_models(worker: Started) -> bytes:
+    """Ask for the models with a key of the configuration; returns the answer's first line."""
+    reader, writer = await asyncio.open_connection(*worker.sock.getsockname())
+    writer.write(b"GET /v1/models HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\n" % KEY.encode())
+    writer.write(b"Connection: close\r\n\r\n")
+    try:
+        return (await asyncio.wait_for(reader.read(), PATIENCE_SECONDS)).splitlines()[0]
+    finally:
+        writer.close()
+
+
+async def test_a_worker_prepares_another_configuration_and_switches_when_it_is_told(
+    worker: Started, tmp_path: Path
+) -> None:
+    await begin(worker, Configuration(data_dir=tmp_path))
+    assert await ask_for_models(worker) == b"HTTP/1.1 401 Unauthorized"
+    new = configuration("http://127.0.0.1:9", tmp_path).resolved_json().encode()
+    await worker.channel.send(Prepare(1, new))
+    assert await worker.hear(Done) == Done(1)
+    assert await ask_for_models(worker) == b"HTTP/1.1 401 Unauthorized"
+    await worker.channel.send(Switch(2))
+    assert await worker.hear(Done) == Done(2)
+    assert await ask_for_models(worker) == b"HTTP/1.1 200 OK"
+
+
+async def test_orders_that_come_before_a_worker_is_open_are_not_lost(worker: Started, tmp_path: Path) -> None:
+    new = configuration("http://127.0.0.1:9", tmp_path).resolved_json().encode()
+    await worker.channel.send(Begin(3, Configuration(data_dir=tmp_path).resolved_json().encode(), NOWHERE, NOWHERE))
+    await worker.channel.send(Prepare(1, new))
+    await worker.channel.send(Switch(2))
+    assert [await worker.hear(Done) for _ in range(2)] == [Done(1), Done(2)]
+    assert await ask_for_models(worker) == b"HTTP/1.1 200 OK"
+
+
+async def test_a_worker_that_cannot_prepare_says_so_and_serves_on(worker: Started, tmp_path: Path) -> None:
+    await begin(worker, configuration("http://127.0.0.1:9", tmp_path))
+    await worker.channel.send(Prepare(1, b'{"workers": "many"}'))
+    refused = await worker.hear(Done)
+    assert isinstance(refused, Done)
+    assert "workers" in (refused.fault or "")
+    await worker.channel.send(Switch(2))
+    refused = await worker.hear(Done)
+    assert isinstance(refused, Done)
+    assert refused.fault is not None
+    assert await ask_for_models(worker) == b"HTTP/1.1 200 OK"
+
+
 async def test_sigterm_drains(worker: Started, tmp_path: Path) -> None:
     await begin(worker, Configuration(data_dir=tmp_path))
     worker.process.send_signal(signal.SIGTERM)
     assert (await worker.end())[0] == 0
 
 
-async def test_the_terminals_interrupt_is_not_for_workers(worker: Started, tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+async def test_what_a_terminal_says_is_not_for_workers(worker: Started, tmp_path: Path, number: signal.Signals) -> None:
     await begin(worker, Configuration(data_dir=tmp_path))
-    worker.process.send_signal(signal.SIGINT)
+    worker.process.send_signal(number)
     assert await request(worker) == b"HTTP/1.1 404 Not Found"
 
 

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -61,11 +62,33 @@ def running(pids: set[int]) -> set[int]:
 
 async def ask(ports: list[socket.socket]) -> int:
     """Return the process id of whichever worker answers."""
-    reader, writer = await asyncio.open_connection(*ports[0].getsockname())
-    try:
-        return int(await asyncio.wait_for(reader.read(), PATIENCE_SECONDS))
-    finally:
-        writer.close()
+    return (await asked(ports))[0]
+
+
+async def asked(ports: list[socket.socket]) -> tuple[int, bytes]:
+    """Return the process id of whichever worker answers, and by which configuration it goes.
+
+    One that ends just then may take a connection with it.
+    """
+    answer = b""
+    while not answer:
+        reader, writer = await asyncio.open_connection(*ports[0].getsockname())
+        try:
+            with suppress(ConnectionError):
+                answer = await asyncio.wait_for(reader.read(), PATIENCE_SECONDS)
+        finally:
+            writer.close()
+    pid, _, configuration = answer.partition(b" ")
+    return int(pid), configuration
+
+
+async def configurations(ports: list[socket.socket], count: int) -> dict[int, bytes]:
+    """Ask until so many different workers have answered, and return by which configuration each goes."""
+    met: dict[int, bytes] = {}
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while len(met) < count:
+            met.update([await asked(ports)])
+    return met
 
 
 async def meet_all(ports: list[socket.socket], count: int) -> set[int]:
@@ -153,6 +176,97 @@ async def test_a_worker_that_cannot_be_understood_is_told_and_started_again(one_
         await workers.snapshots()
         assert await meet_another(one_port, victim)
         assert metrics.unhandled_errors_total.labels("worker").value >= 1
+
+
+async def test_a_reload_reaches_every_worker_and_its_successors(ports: list[socket.socket]) -> None:
+    async with make_workers(ports) as workers:
+        await workers.wait_ready()
+        before = await configurations(ports, 2)
+        assert set(before.values()) == {b"{}"}
+        assert await workers.reload(b"new") is None
+        after = await configurations(ports, 2)
+        assert after == dict.fromkeys(before, b"new")
+        victim = next(iter(before))
+        os.kill(victim, signal.SIGKILL)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while victim in (after := await configurations(ports, 2)):
+                pass
+        assert set(after.values()) == {b"new"}
+
+
+async def test_what_one_worker_cannot_prepare_changes_none(one_port: list[socket.socket]) -> None:
+    async with make_workers(one_port, "stubborn") as workers:
+        await workers.wait_ready()
+        assert await workers.reload(b"new") == "it will not"
+        victim, configuration = await asked(one_port)
+        assert configuration == b"{}"
+        os.kill(victim, signal.SIGKILL)
+        assert await meet_another(one_port, victim)
+        assert (await asked(one_port))[1] == b"{}"
+
+
+async def test_a_worker_that_dies_of_a_reload_does_not_hold_it_up(one_port: list[socket.socket]) -> None:
+    async with make_workers(one_port, "frail") as workers:
+        await workers.wait_ready()
+        victim = await ask(one_port)
+        assert await asyncio.wait_for(workers.reload(b"new"), PATIENCE_SECONDS) is None
+        assert await meet_another(one_port, victim)
+        assert (await asked(one_port))[1] == b"new"
+
+
+async def test_a_worker_that_cannot_switch_makes_room_for_one_that_can(one_port: list[socket.socket]) -> None:
+    async with make_workers(one_port, "forgetful") as workers:
+        await workers.wait_ready()
+        victim = await ask(one_port)
+        with capture_logs() as logged:
+            assert await workers.reload(b"new") is None
+        assert [line["reason"] for line in logged if "cannot switch" in line["event"]] == ["it has forgotten"]
+        assert await meet_another(one_port, victim)
+        assert (await asked(one_port))[1] == b"new"
+
+
+async def test_a_busy_worker_is_not_waited_for_for_ever(
+    one_port: list[socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervised, "RELOADING_SECONDS", 0.05)
+    async with make_workers(one_port, "slow") as workers:
+        await workers.wait_ready()
+        with capture_logs() as logged:
+            assert await asyncio.wait_for(workers.reload(b"new"), PATIENCE_SECONDS) is None
+        assert [line["worker"] for line in logged if "busy" in line["event"]] == [0, 0]
+
+
+async def test_reloads_while_workers_die_again_and_again_leave_them_all_with_the_last_one(
+    ports: list[socket.socket],
+) -> None:
+    async with make_workers(ports) as workers:
+        await workers.wait_ready()
+        for turn in range(5):
+            victim = await ask(ports)
+            reloading = asyncio.create_task(workers.reload(b"%d" % turn))
+            os.kill(victim, signal.SIGKILL)
+            assert await asyncio.wait_for(reloading, PATIENCE_SECONDS) is None
+        await workers.wait_ready()
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while set((await configurations(ports, 2)).values()) != {b"4"}:
+                pass
+
+
+async def test_successors_that_die_again_and_again_end_nothing(
+    one_port: list[socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervised, "LONGEST_PAUSE_SECONDS", 0.05)
+    metrics = Metrics()
+    async with make_workers(one_port, metrics=metrics) as workers:
+        await workers.wait_ready()
+        assert await workers.reload(b"deadly") is None
+        os.kill(await ask(one_port), signal.SIGKILL)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while metrics.worker_restarts_total.labels("0").value <= FAILURES_AT_START:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        assert workers.missing() == [0]
+        assert await workers.reload(b"good") is None
+        assert (await asked(one_port))[1] == b"good"
 
 
 async def test_draining_ends_every_worker_and_none_is_started_again(ports: list[socket.socket]) -> None:

@@ -37,6 +37,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Callable, Iterable, Sequence
 
     Header = tuple[str, object]
@@ -315,10 +316,11 @@ class _Conn:
 
 
 class FakeUpstream:
-    """The server, on a thread of its own."""
+    """The server, on a thread of its own; with `tls` it speaks https."""
 
-    def __init__(self, port: int = 0) -> None:
+    def __init__(self, port: int = 0, tls: ssl.SSLContext | None = None) -> None:
         self.port, self._ids, self.loop = port, itertools.count(1), None
+        self.tls = tls
         self.reset()
 
     def reset(self) -> None:
@@ -332,7 +334,7 @@ class FakeUpstream:
     @property
     def url(self) -> str:
         """Return the address without a path."""
-        return f"http://127.0.0.1:{self.port}"
+        return f"{'https' if self.tls else 'http'}://127.0.0.1:{self.port}"
 
     @property
     def served(self) -> list[Req]:
@@ -355,7 +357,9 @@ class FakeUpstream:
         def run() -> None:
             self.loop = asyncio.new_event_loop()
             asyncio.set_event_loop(self.loop)
-            srv = self.loop.run_until_complete(asyncio.start_server(self._serve, "127.0.0.1", self.port, limit=2**26))
+            srv = self.loop.run_until_complete(
+                asyncio.start_server(self._serve, "127.0.0.1", self.port, limit=2**26, ssl=self.tls)
+            )
             self.port = srv.sockets[0].getsockname()[1]
             ready.set()
             self.loop.run_forever()

@@ -91,6 +91,6 @@ async def plane(
     if key is not None:
         headers["Authorization"] = f"Bearer {key}"
     with listening(Address("127.0.0.1", 0), setting="admin_listen", count=1) as [sock]:
-        serving = contextlib.asynccontextmanager(serve)(control_plane(gateway, access), sock)
+        serving = contextlib.asynccontextmanager(serve)(control_plane(gateway, lambda: access), sock)
         async with serving, ClientSession(url_of(sock), headers=headers) as session:
             yield session

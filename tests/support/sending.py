@@ -22,12 +22,13 @@ from policies.merging import merge
 from policies.principals import Principal
 from policies.requests.asked import Dialect, EffectiveRequest, Endpoint
 from policies.requests.dialects import read_request
+from proxy.config import Configuration, Timeouts
 from proxy.config_upstreams import Upstream
 from proxy.errors import ClientLeft
 from proxy.exchange import Exchange
 from proxy.metrics import Metrics
 from proxy.upstreams.client import ClientBounds, UpstreamClient
-from proxy.upstreams.dispatch import Dispatcher
+from proxy.upstreams.live import Upstreams
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from policies.cacheability import CachePlan
     from proxy.exchange import Headers
     from proxy.store.entries import StoredAnswer
+    from proxy.upstreams.client import UpstreamAnswer
+    from proxy.upstreams.dispatch import Dispatcher
 
 BOUNDS = ClientBounds(connect_seconds=2, first_byte_seconds=5, silence_seconds=5)
 KEYED = Keyed(key="k" * 64, ttl_seconds=60)
@@ -202,8 +205,27 @@ async def dispatching(
 ) -> AsyncIterator[tuple[Dispatcher, Metrics]]:
     """Open a dispatcher over these upstreams, with its metrics."""
     metrics = Metrics()
-    async with UpstreamClient(bounds) as client:
-        yield Dispatcher(client, upstreams, metrics=metrics), metrics
+    timeouts = Timeouts.model_validate(
+        {
+            "connect": bounds.connect_seconds,
+            "first_byte": bounds.first_byte_seconds,
+            "silence": bounds.silence_seconds,
+        }
+    )
+    configuration = Configuration(upstreams=dict(upstreams), timeouts=timeouts)
+    async with (
+        UpstreamClient() as client,
+        Upstreams(client, metrics=metrics, worker=0, workers=1) as live,
+    ):
+        yield live.dispatcher(configuration, {}), metrics
+
+
+async def first_answer(
+    dispatcher: Dispatcher, decision: Decision, exchange: Exchange, request: PlainRequest
+) -> UpstreamAnswer:
+    """Return the first answer that is worth passing on."""
+    async with dispatcher.begin(decision, exchange, request) as sending:
+        return await sending.answer()
 
 
 def series(metrics: Metrics, name: str) -> dict[tuple[str, ...], float]:

@@ -255,6 +255,21 @@ async def test_what_was_kept_back_is_told_in_time_as_of_then(valkey: StoreServer
         assert len(heard) == 2  # there was nothing more to tell
 
 
+async def test_another_window_is_told_with_what_is_seen_from_then_on(valkey: StoreServer) -> None:
+    async with opened(valkey.url) as store:
+        sightings, heard = seer(store)
+        sightings.see(LLAMA, "m", "F")
+        sightings.adopt(0.01)  # told every millisecond
+        until = time.monotonic() + 0.01
+
+        def is_told() -> bool:
+            if time.monotonic() > until:
+                sightings.see(LLAMA, "m", "F")
+            return len(heard) > 1
+
+        await eventually(is_told)
+
+
 async def test_a_server_that_shows_another_one_each_time_is_not_followed(valkey: StoreServer) -> None:
     async with opened(valkey.url) as store:
         sightings, heard = seer(store)

@@ -8,12 +8,14 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from fake_upstream import DONE, UPSTREAM_KEY, FakeUpstream, body_reply, ev, head, json_reply, sse_reply, tchunk
+from fake_upstream import DONE, FakeUpstream, body_reply, ev, head, json_reply, sse_reply, tchunk
+from msgspec.structs import replace
 from sending import (
     PlainRequest,
     busy_port,
     dispatching,
     fake_upstream,
+    first_answer,
     make_decision,
     make_exchange,
     make_upstream,
@@ -21,8 +23,8 @@ from sending import (
     up,
 )
 
-from policies.catalog import Deployment
-from policies.requests.asked import Dialect, Endpoint
+from policies.catalog import Deployment, Model, ModelSettings
+from policies.requests.asked import Endpoint
 from proxy.errors import NoUpstreamLeft, UpstreamBroken, UpstreamError, UpstreamTooSlow, UpstreamUnusable
 from proxy.upstreams.client import ClientBounds
 
@@ -45,6 +47,15 @@ TWO = (Deployment(upstream="one"), Deployment(upstream="two"))
 QUICK = ClientBounds(connect_seconds=0.5, first_byte_seconds=0.5, silence_seconds=0.5)
 
 
+def two(up: FakeUpstream, **settings: Any) -> dict[str, Upstream]:  # noqa: ANN401  any setting
+    return {name: make_upstream(f"{up.url}/{name}", **settings) for name in ("one", "two")}
+
+
+def by_name(replies: Mapping[str, list[Any]]) -> Any:  # noqa: ANN401  the support file is untyped
+    """Let each of `two` answer in its own way."""
+    return lambda request: replies[request.target.split("/")[1]]
+
+
 def nobody() -> str:
     with closing(socket.create_server(("127.0.0.1", 0))) as server:
         return f"http://127.0.0.1:{server.getsockname()[1]}/v1"
@@ -57,32 +68,13 @@ async def send(
 ) -> tuple[int, bytes, Exchange, Metrics]:
     exchange = make_exchange(decision)
     async with dispatching(upstreams, bounds=QUICK) as (dispatcher, metrics):
-        answer = await dispatcher.send(decision, exchange, PlainRequest(fields))
+        answer = await first_answer(dispatcher, decision, exchange, PlainRequest(fields))
         body, _ = await answer.read_whole(1_000_000)
         answer.close()
     return answer.status, body, exchange, metrics
 
 
-# Addresses and bodies ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("endpoint", "fields"),
-    [
-        (Endpoint.COMPLETIONS, {"prompt": "x"}),
-        (Endpoint.CHAT, {"messages": [{"role": "user", "content": "x"}]}),
-        (Endpoint.EMBEDDINGS, {"input": "x"}),
-        (Endpoint.RESPONSES, {"input": "x"}),
-    ],
-)
-async def test_an_openai_upstream_is_told_the_model_in_the_body(
-    up: FakeUpstream, endpoint: Endpoint, fields: dict[str, Any]
-) -> None:
-    decision = make_decision({**fields, "x_seed": 2**70, "cache_level": 2}, endpoint=endpoint, model="org/model")
-    await send({"llama": make_upstream(up.url + "/v1")}, decision)
-    assert up.log[0].target == f"/v1/{endpoint.value}"
-    assert up.log[0].json() == {"model": "org/model", **fields, "x_seed": 2**70}
-    assert up.log[0].header("Authorization") == f"Bearer {UPSTREAM_KEY}"
+# What is sent -----------------------------------------------------------------------------------------------------
 
 
 async def test_a_deployment_may_have_a_name_of_its_own(up: FakeUpstream) -> None:
@@ -90,48 +82,6 @@ async def test_a_deployment_may_have_a_name_of_its_own(up: FakeUpstream) -> None
     _, _, exchange, _ = await send({"llama": make_upstream(up.url + "/v1")}, decision)
     assert up.log[0].json()["model"] == "smol"
     assert (exchange.upstream, exchange.deployment) == ("llama", "smol")
-
-
-@pytest.mark.parametrize(
-    ("configured", "clients", "expected"),
-    [
-        pytest.param("2024-10-21", "2024-06-01", "2024-10-21", id="the configured one"),
-        pytest.param("client", "2024-06-01", "2024-06-01", id="the client's, as configured"),
-        pytest.param(None, "2024-06-01", "2024-06-01", id="the client's, by default"),
-        pytest.param(None, "a&b=c/d", "a%26b%3Dc%2Fd", id="the client's cannot add to the address"),
-    ],
-)
-async def test_an_azure_upstream_is_told_the_model_in_the_path(
-    up: FakeUpstream, configured: str | None, clients: str, expected: str
-) -> None:
-    settings = {} if configured is None else {"api_version": configured}
-    azure = make_upstream(up.url, kind="azure", **settings)
-    decision = make_decision(
-        {"prompt": "x", "cache_level": 2}, model="org/model", dialect=Dialect.AZURE, api_version=clients
-    )
-    await send({"llama": azure}, decision)
-    assert up.log[0].target == f"/openai/deployments/org%2Fmodel/completions?api-version={expected}"
-    assert up.log[0].json() == {"prompt": "x", "cache_level": 2}
-    assert up.log[0].header("api-key") == UPSTREAM_KEY
-    assert up.log[0].header("Authorization") is None
-
-
-@pytest.mark.parametrize("dialect", [Dialect.AZURE, Dialect.OPENAI])
-async def test_an_azure_upstream_is_told_the_deployment_of_a_response_in_the_body(
-    up: FakeUpstream, dialect: Dialect
-) -> None:
-    azure = make_upstream(up.url, kind="azure", api_version="2025-04-01-preview")
-    decision = make_decision(
-        {"input": "x"},
-        endpoint=Endpoint.RESPONSES,
-        dialect=dialect,
-        api_version="2024-06-01",
-        deployments=(Deployment(upstream="llama", name="prod"),),
-    )
-    await send({"llama": azure}, decision)
-    assert up.log[0].target == "/openai/responses?api-version=2025-04-01-preview"
-    assert up.log[0].json() == {"model": "prod", "input": "x"}
-    assert up.log[0].header("api-key") == UPSTREAM_KEY
 
 
 async def test_a_stream_of_responses_is_asked_for_nothing_besides(up: FakeUpstream) -> None:
@@ -195,7 +145,7 @@ async def test_an_upstream_that_refuses_the_option_is_asked_without_it_from_then
     decision = make_decision(STREAM)
     async with dispatching({"llama": make_upstream(up.url + "/v1")}) as (dispatcher, _):
         for _ in range(2):
-            answer = await dispatcher.send(decision, make_exchange(decision), PlainRequest())
+            answer = await first_answer(dispatcher, decision, make_exchange(decision), PlainRequest())
             assert answer.status == 200
             assert not answer.is_usage_added
             answer.close()
@@ -273,39 +223,44 @@ async def test_repetitions_add_a_bounded_load(up: FakeUpstream) -> None:
     decision = make_decision()
     async with dispatching({"llama": make_upstream(up.url + "/v1")}) as (dispatcher, _):
         for _ in range(60):
-            (await dispatcher.send(decision, make_exchange(decision), PlainRequest())).close()
+            (await first_answer(dispatcher, decision, make_exchange(decision), PlainRequest())).close()
     assert 60 < len(up.log) <= 60 + 10 + 6
 
 
+ABOVE_ITS_LENGTH = [("send", head(200, [("Content-Length", 9)]) + b'{"text": "secret"}')]
+
+
 @pytest.mark.parametrize(
-    ("reply", "error", "kind"),
+    ("reply", "error", "kind", "upstreams_asked"),
     [
-        pytest.param([("hold", 3)], UpstreamTooSlow, "timeout", id="no first byte"),
-        pytest.param([("rst",)], UpstreamBroken, "broken", id="a reset without an answer"),
-        pytest.param([("close",)], UpstreamBroken, "broken", id="an end without an answer"),
-        pytest.param(
-            [("send", head(200, [("Content-Length", 9)]) + b'{"text": "secret"}')],
-            UpstreamUnusable,
-            "unusable",
-            id="a body above its length",
-        ),
+        pytest.param([("hold", 3)], UpstreamTooSlow, "timeout", 1, id="no first byte: it may be at work"),
+        pytest.param([("rst",)], UpstreamBroken, "broken", 2, id="a reset without an answer"),
+        pytest.param([("close",)], UpstreamBroken, "broken", 2, id="an end without an answer"),
+        pytest.param(ABOVE_ITS_LENGTH, UpstreamUnusable, "unusable", 2, id="a body above its length"),
     ],
 )
-async def test_what_may_be_billed_is_not_sent_again(
-    up: FakeUpstream, reply: list[Any], error: type[UpstreamError], kind: str, caplog: pytest.LogCaptureFixture
+async def test_what_may_be_billed_is_not_sent_to_the_same_again(
+    up: FakeUpstream,
+    reply: list[Any],
+    error: type[UpstreamError],
+    kind: str,
+    upstreams_asked: int,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     up.default = lambda _: reply
     decision = make_decision(deployments=TWO)
     exchange = make_exchange(decision)
-    upstreams = {name: make_upstream(f"{up.url}/{name}") for name in ("one", "two")}
-    async with dispatching(upstreams, bounds=QUICK) as (dispatcher, metrics):
+    async with dispatching(two(up), bounds=QUICK) as (dispatcher, metrics):
         with pytest.raises(error) as raised:
-            await dispatcher.send(decision, exchange, PlainRequest())
-    assert "upstream one: no answer" in caplog.text
+            await first_answer(dispatcher, decision, exchange, PlainRequest())
+    asked = ["one", "two"][:upstreams_asked]
+    assert [request.target for request in up.log] == [f"/{name}/completions" for name in asked]
+    assert all(f"upstream {name}: no answer" in caplog.text for name in asked)
     assert "secret" not in caplog.text + "".join(traceback.format_exception(raised.value))
-    assert len(up.log) == 1
     assert exchange.upstream_status is None
-    assert series(metrics, "upstream_errors_total") == {("one", kind): 1.0}
+    assert exchange.attempts_of_unknown_cost == upstreams_asked
+    assert series(metrics, "upstream_errors_total") == {(name, kind): 1.0 for name in asked}
+    assert series(metrics, "upstream_unknown_cost_total") == {(name,): 1.0 for name in asked}
 
 
 @pytest.mark.parametrize(
@@ -327,9 +282,152 @@ async def test_nobody_is_left() -> None:
         await send({"llama": make_upstream(nobody())}, make_decision())
 
 
+UNUSABLE = [
+    pytest.param(json_reply({"error": {"message": "bad key"}}, 401), id="our key is bad"),
+    pytest.param([("send", head(302, [("Location", "/v1/other"), ("Content-Length", 0)]))], id="a redirect"),
+    pytest.param(body_reply(b"<html>", ctype="text/html"), id="a page"),
+    pytest.param(ABOVE_ITS_LENGTH, id="no HTTP"),
+    pytest.param([("rst",)], id="a reset"),
+]
+
+
+@pytest.mark.parametrize("reply", UNUSABLE)
+async def test_what_only_another_deployment_can_mend_goes_there(up: FakeUpstream, reply: list[Any]) -> None:
+    up.default = by_name({"one": reply, "two": OK})
+    status, _, exchange, metrics = await send(two(up), make_decision(deployments=TWO))
+    assert (status, exchange.upstream, exchange.attempts) == (200, "two", 2)
+    assert series(metrics, "upstream_retries_total") == {("two",): 1.0}
+
+
+async def test_an_answer_that_turned_out_to_be_none_is_followed_by_anothers(up: FakeUpstream) -> None:
+    up.default = lambda _: OK
+    decision = make_decision(deployments=TWO)
+    async with (
+        dispatching(two(up)) as (dispatcher, metrics),
+        dispatcher.begin(decision, make_exchange(decision), PlainRequest()) as sending,
+    ):
+        for name in ("one", "two"):
+            answer = await sending.answer()
+            assert sending.current == Deployment(upstream=name)
+            error = answer.failure = UpstreamUnusable("garbage")
+            answer.close()
+            assert sending.goes_on_after(error) is (name == "one")
+    assert series(metrics, "upstream_errors_total") == {("one", "unusable"): 1.0, ("two", "unusable"): 1.0}
+
+
+@pytest.mark.parametrize(
+    ("error", "goes_on", "unknown"),
+    [
+        pytest.param(UpstreamUnusable("garbage"), True, 0, id="it was of no use"),
+        pytest.param(UpstreamBroken("cut"), True, 1, id="it was cut"),
+        pytest.param(UpstreamTooSlow("silent"), False, 1, id="it fell silent: it may be at work"),
+    ],
+)
+async def test_what_follows_an_answer_that_ended_badly(
+    up: FakeUpstream, error: UpstreamError, *, goes_on: bool, unknown: int
+) -> None:
+    up.default = lambda _: OK
+    decision = make_decision(deployments=TWO)
+    exchange = make_exchange(decision)
+    async with (
+        dispatching(two(up)) as (dispatcher, _),
+        dispatcher.begin(decision, exchange, PlainRequest()) as sending,
+    ):
+        (await sending.answer()).close()
+        assert sending.goes_on_after(error) is goes_on
+    assert exchange.attempts_of_unknown_cost == unknown
+
+
+# Which one is tried --------------------------------------------------------------------------------------------------
+
+
+def decision_under(fields: dict[str, Any] | None = None, **settings: Any) -> Decision:  # noqa: ANN401  of a model
+    decision = make_decision(fields, deployments=TWO)
+    model = Model("m", ModelSettings.model_validate({"deployments": TWO, **settings}))
+    return replace(decision, model=model)
+
+
+async def send_often(dispatcher: Dispatcher, decision: Decision, times: int) -> list[int]:
+    statuses = []
+    for _ in range(times):
+        answer = await first_answer(dispatcher, decision, make_exchange(decision), PlainRequest())
+        statuses.append(answer.status)
+        answer.close()
+    return statuses
+
+
+async def test_an_open_breaker_puts_a_deployment_last(up: FakeUpstream) -> None:
+    up.default = by_name({"one": REFUSED, "two": OK})
+    decision = decision_under(breaker={"failures": 2, "open_for": 60})
+    async with dispatching(two(up)) as (dispatcher, metrics):
+        assert await send_often(dispatcher, decision, 5) == [200] * 5
+    assert [request.target.split("/")[1] for request in up.log] == ["one", "two", "one", "two", "two", "two", "two"]
+    assert series(metrics, "upstream_breaker_state")["m", "one", "m", "open"] == 1
+
+
+async def test_with_one_deployment_nothing_is_withheld_because_its_breaker_is_open(up: FakeUpstream) -> None:
+    up.default = lambda _: json_reply({}, 500, headers=[("x-should-retry", "false")])
+    decision = make_decision()
+    async with dispatching({"llama": make_upstream(up.url)}) as (dispatcher, metrics):
+        assert await send_often(dispatcher, decision, 20) == [500] * 20
+    assert len(up.log) == 20
+    assert series(metrics, "upstream_breaker_state")["m", "llama", "m", "open"] == 1
+
+
+async def test_fail_fast_refuses_when_no_deployment_is_available(up: FakeUpstream) -> None:
+    up.default = lambda _: json_reply({}, 500, headers=[("x-should-retry", "false")])
+    decision = decision_under(breaker={"failures": 1, "open_for": 60, "fail_fast": True})
+    async with dispatching(two(up)) as (dispatcher, _):
+        assert await send_often(dispatcher, decision, 1) == [500]
+        with pytest.raises(NoUpstreamLeft, match="left alone") as raised:
+            await send_often(dispatcher, decision, 1)
+    assert raised.value.retry_after_seconds == 60
+    assert len(up.log) == 2
+
+
+async def test_who_asks_to_be_left_alone_is_asked_last(up: FakeUpstream) -> None:
+    up.default = by_name({"one": BUSY, "two": OK})
+    async with dispatching(two(up)) as (dispatcher, _):
+        assert await send_often(dispatcher, decision_under(), 3) == [200] * 3
+    assert [request.target.split("/")[1] for request in up.log] == ["one", "two", "two", "two"]
+
+
+async def test_the_fewest_requests_under_way_come_first(up: FakeUpstream) -> None:
+    up.default = lambda _: sse_reply([ev(tchunk("a")), DONE])
+    decision = decision_under(STREAM, routing="least_outstanding")
+    async with dispatching(two(up)) as (dispatcher, _):
+        answers = [await first_answer(dispatcher, decision, make_exchange(decision), PlainRequest()) for _ in range(4)]
+        for answer in answers:
+            answer.close()
+    assert sorted(request.target.split("/")[1] for request in up.log) == ["one", "one", "two", "two"]
+
+
+async def test_a_full_upstream_is_passed_by_and_then_waited_for(up: FakeUpstream) -> None:
+    up.default = lambda _: OK
+    decision = decision_under()
+    async with dispatching(two(up, concurrency=1)) as (dispatcher, _):
+        first, second = [
+            await first_answer(dispatcher, decision, make_exchange(decision), PlainRequest()) for _ in range(2)
+        ]
+        third = asyncio.create_task(first_answer(dispatcher, decision, make_exchange(decision), PlainRequest()))
+        await asyncio.sleep(0)  # it begins, and waits
+        assert not third.done()
+        second.close()
+        (await third).close()
+        first.close()
+    assert [request.target.split("/")[1] for request in up.log] == ["one", "two", "two"]
+
+
+async def test_a_refusal_that_is_kept_back_takes_up_no_room(up: FakeUpstream) -> None:
+    up.script(REFUSED, OK)
+    upstreams = {"llama": make_upstream(up.url, concurrency=1, queue={"length": 0})}
+    status, _, _, _ = await send(upstreams, make_decision())
+    assert status == 200
+
+
 async def fill_pool(dispatcher: Dispatcher, decision: Decision, connections: int = 1) -> None:
     """Leave so many connections behind that have served and are kept."""
-    sent = [dispatcher.send(decision, make_exchange(decision), PlainRequest()) for _ in range(connections)]
+    sent = [first_answer(dispatcher, decision, make_exchange(decision), PlainRequest()) for _ in range(connections)]
     for answer in await asyncio.gather(*sent):
         await answer.read_whole(100_000)
         answer.close()
@@ -342,7 +440,7 @@ async def test_stale_connections_are_nobodys_business(up: FakeUpstream) -> None:
     async with dispatching({"llama": make_upstream(up.url + "/v1")}) as (dispatcher, metrics):
         await fill_pool(dispatcher, decision, 3)
         up.kill_reused = True
-        answer = await dispatcher.send(decision, exchange, PlainRequest())
+        answer = await first_answer(dispatcher, decision, exchange, PlainRequest())
         answer.close()
     assert answer.status == 200
     assert [request.dropped for request in up.log] == [False] * 3 + [True, False]
@@ -351,16 +449,16 @@ async def test_stale_connections_are_nobodys_business(up: FakeUpstream) -> None:
     assert series(metrics, "upstream_retries_total") == {("llama",): 1.0}
 
 
-async def test_an_attempt_that_nobody_read_is_one_of_three(up: FakeUpstream) -> None:
-    up.script(OK, OK, OK, REFUSED, REFUSED, [("rst",)])
+async def test_an_attempt_that_nobody_read_is_none_of_three(up: FakeUpstream) -> None:
+    up.script(OK, OK, OK, REFUSED, REFUSED, [("rst",)], REFUSED)
     decision = make_decision()
     exchange = make_exchange(decision)
     async with dispatching({"llama": make_upstream(up.url + "/v1")}) as (dispatcher, metrics):
         await fill_pool(dispatcher, decision, 3)
-        answer = await dispatcher.send(decision, exchange, PlainRequest())
+        answer = await first_answer(dispatcher, decision, exchange, PlainRequest())
         answer.close()
-    assert (answer.status, exchange.attempts, len(up.log)) == (503, 3, 6)
-    assert series(metrics, "upstream_errors_total") == {("llama", "5xx"): 2.0, ("llama", "stale"): 1.0}
+    assert (answer.status, exchange.attempts, len(up.log)) == (503, 4, 7)
+    assert series(metrics, "upstream_errors_total") == {("llama", "5xx"): 3.0}
 
 
 async def test_what_was_read_and_then_lost_is_not_sent_again(up: FakeUpstream) -> None:
@@ -370,7 +468,7 @@ async def test_what_was_read_and_then_lost_is_not_sent_again(up: FakeUpstream) -
     async with dispatching({"llama": make_upstream(up.url + "/v1")}) as (dispatcher, metrics):
         await fill_pool(dispatcher, decision)
         with pytest.raises(UpstreamBroken):
-            await dispatcher.send(decision, exchange, PlainRequest())
+            await first_answer(dispatcher, decision, exchange, PlainRequest())
     assert len(up.log) == 2
     assert (exchange.attempts, exchange.is_sent_upstream) == (1, True)
     assert series(metrics, "upstream_errors_total") == {("llama", "broken"): 1.0}
@@ -405,7 +503,7 @@ async def test_answers_that_are_not_the_clients_business(
     exchange = make_exchange(decision)
     async with dispatching({"llama": make_upstream(up.url + "/v1")}, bounds=QUICK) as (dispatcher, metrics):
         with pytest.raises(UpstreamUnusable) as raised:
-            await dispatcher.send(decision, exchange, PlainRequest())
+            await first_answer(dispatcher, decision, exchange, PlainRequest())
     assert "secret" not in raised.value.message
     assert "upstream llama answered" in caplog.text
     assert '"text"' not in caplog.text
@@ -433,7 +531,7 @@ async def test_a_cancelled_sending_cancels_the_upstream(up: FakeUpstream) -> Non
     up.default = lambda _: [("hold", 30)]
     decision = make_decision()
     async with dispatching({"llama": make_upstream(up.url + "/v1")}) as (dispatcher, _):
-        task = asyncio.create_task(dispatcher.send(decision, make_exchange(decision), PlainRequest()))
+        task = asyncio.create_task(first_answer(dispatcher, decision, make_exchange(decision), PlainRequest()))
         assert await asyncio.to_thread(up.wait, lambda: up.log, 3)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -446,7 +544,7 @@ async def test_a_client_that_leaves_while_a_refusal_is_read_cancels_the_upstream
     up.default = lambda _: [("send", head(400, fields) + b"data: "), ("hold", 30)]
     decision = make_decision(STREAM)
     async with dispatching({"llama": make_upstream(up.url + "/v1")}) as (dispatcher, metrics):
-        task = asyncio.create_task(dispatcher.send(decision, make_exchange(decision), PlainRequest()))
+        task = asyncio.create_task(first_answer(dispatcher, decision, make_exchange(decision), PlainRequest()))
         assert await asyncio.to_thread(up.wait, lambda: metrics.open_streams.value, 3)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -477,7 +575,7 @@ async def test_a_client_that_leaves_leaves_told_whether_its_request_is_upstream(
         decision = make_decision(deployments=[Deployment(upstream=name) for name in upstreams])
         exchange = make_exchange(decision)
         async with dispatching(upstreams) as (dispatcher, _):
-            task = asyncio.create_task(dispatcher.send(decision, exchange, PlainRequest()))
+            task = asyncio.create_task(first_answer(dispatcher, decision, exchange, PlainRequest()))
             assert await asyncio.to_thread(
                 up.wait, lambda: (exchange.attempts, len(up.log)) == (len(takes_up), len(replies)), 5
             )
@@ -491,7 +589,7 @@ async def test_open_streams_are_counted(up: FakeUpstream) -> None:
     up.script(sse_reply([ev(tchunk("a")), DONE]))
     decision = make_decision(STREAM)
     async with dispatching({"llama": make_upstream(up.url + "/v1")}) as (dispatcher, metrics):
-        answer = await dispatcher.send(decision, make_exchange(decision), PlainRequest())
+        answer = await first_answer(dispatcher, decision, make_exchange(decision), PlainRequest())
         assert metrics.open_streams.value == 1
         answer.close()
         assert metrics.open_streams.value == 0

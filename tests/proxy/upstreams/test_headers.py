@@ -2,9 +2,22 @@ from __future__ import annotations
 
 import pytest
 from fake_upstream import UPSTREAM_KEY
-from sending import PlainRequest, make_upstream
+from msgspec.structs import replace
+from sending import ALICE, PlainRequest, make_decision, make_upstream
 
-from proxy.upstreams.headers import request_headers, response_headers, upstream_headers, upstream_request_id
+from policies.principals import Principal
+from policies.pseudonyms import pseudonym
+from proxy.upstreams.headers import (
+    identity_fields,
+    keyless_headers,
+    passed_credentials,
+    request_headers,
+    response_headers,
+    upstream_headers,
+    upstream_request_id,
+)
+
+PSEUDONYM_KEY = b"a key of the tests"
 
 
 @pytest.mark.parametrize(
@@ -23,6 +36,8 @@ from proxy.upstreams.headers import request_headers, response_headers, upstream_
         ("X-Client-Request-Id", False),
         ("Idempotency-Key", False),
         ("User-Agent", False),
+        ("x-tidegate-project", False),
+        ("x-tidegate-user", False),
         ("OpenAI-Beta", True),
         ("traceparent", True),
         ("tracestate", True),
@@ -30,6 +45,41 @@ from proxy.upstreams.headers import request_headers, response_headers, upstream_
 )
 def test_client_fields_pass_by_allow_list(name: str, *, passes: bool) -> None:
     assert request_headers(PlainRequest({name: "v"})) == ([(name, "v")] if passes else [])
+
+
+@pytest.mark.parametrize(
+    ("name", "passes"),
+    [
+        ("Authorization", True),
+        ("api-key", True),
+        ("OpenAI-Organization", True),
+        ("OpenAI-Project", True),
+        ("x-api-key", False),
+        ("Cookie", False),
+        ("Proxy-Authorization", False),
+        ("x-tidegate-project", False),
+        ("x-tidegate-user", False),
+        ("X-Client-Request-Id", False),
+    ],
+)
+def test_what_passes_as_a_clients_own_credential(name: str, *, passes: bool) -> None:
+    assert passed_credentials(PlainRequest({name: "v"})) == ([(name, "v")] if passes else [])
+
+
+@pytest.mark.parametrize(
+    "connection",
+    [
+        pytest.param("OpenAI-Beta", id="alone"),
+        pytest.param("keep-alive, openai-beta", id="among others, in another case"),
+        pytest.param(",openai-beta ,", id="badly written"),
+    ],
+)
+def test_what_a_sender_means_for_the_next_hop_stays(connection: str) -> None:
+    sent = {"Connection": connection, "OpenAI-Beta": "v", "traceparent": "w"}
+    assert request_headers(PlainRequest(sent)) == [("traceparent", "w")]
+    assert passed_credentials(PlainRequest({"Connection": "api-key", "api-key": "v"})) == []
+    received = [("x-ms-region", "a"), ("Connection", "x-other"), ("openai-version", "b"), ("connection", "X-MS-Region")]
+    assert response_headers(received) == [("openai-version", "b")]
 
 
 def test_a_field_that_cannot_be_written_stays() -> None:
@@ -55,6 +105,33 @@ def test_an_upstream_gets_its_own_credential(
         ("User-Agent", "tidegate"),
     ]
     assert headers[3:] == ([credential] if credential else [])
+    assert keyless_headers() == headers[:3]
+
+
+@pytest.mark.parametrize(
+    ("told", "end_user", "names"),
+    [
+        pytest.param([], "bob", [], id="nobody is told"),
+        pytest.param(["project"], "bob", ["x-tidegate-project"], id="the project"),
+        pytest.param(["user"], "bob", ["x-tidegate-user"], id="the user, with an end user"),
+        pytest.param(["user"], None, ["x-tidegate-user"], id="the user alone"),
+        pytest.param(["user", "project"], None, ["x-tidegate-project", "x-tidegate-user"], id="both"),
+    ],
+)
+def test_an_upstream_is_told_who_asks(told: list[str], end_user: str | None, names: list[str]) -> None:
+    upstream = make_upstream("http://127.0.0.1:1/v1", identity_headers=told)
+    decision = make_decision({"prompt": "x", "user": end_user})
+    values = {
+        "x-tidegate-project": "proj_research",
+        "x-tidegate-user": pseudonym(PSEUDONYM_KEY, ALICE, end_user),
+    }
+    assert identity_fields(upstream, decision, PSEUDONYM_KEY) == [(name, values[name]) for name in names]
+
+
+def test_the_gateways_own_requests_are_nobodys() -> None:
+    upstream = make_upstream("http://127.0.0.1:1/v1", identity_headers=["project", "user"])
+    decision = replace(make_decision({"prompt": "x", "user": "bob"}), principal=Principal("org_acme", "", "", ""))
+    assert identity_fields(upstream, decision, PSEUDONYM_KEY) == []
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,11 @@ USAGE_EVENT = event({"id": "c", "model": "m", "choices": [], "usage": USAGE})
         pytest.param(event({"choices": [], "usage": USAGE}, separators=(",", ":")), True, id="without spaces"),
         pytest.param(event({"choices": [], "usage": None}), False, id="empty choices and usage null"),
         pytest.param(event({"choices": [], "prompt_filter_results": []}), False, id="Azure's first event"),
+        pytest.param(event({"choices": [], "usage": USAGE, "error": {"code": 1}}), False, id="an error beside it"),
+        pytest.param(
+            b'data: {"choices": [], "usage":\ndata: {"total_tokens": 3}}\r\n\r\n', True, id="over several data lines"
+        ),
+        pytest.param(USAGE_EVENT[:-2], True, id="without line ends"),
         pytest.param(event(text("", finish="stop", usage=USAGE)), False, id="usage on the finish chunk"),
         pytest.param(event({"usage": USAGE}), False, id="usage and no choices member"),
         pytest.param(event(text('"usage": {')), False, id="usage in the text"),
@@ -51,6 +56,7 @@ def test_a_stored_stream_loses_only_its_usage_event() -> None:
     assert without_usage_event(b"".join([*rest, USAGE_EVENT, DONE])) == b"".join([*rest, DONE])
     assert without_usage_event(b"".join([*rest, DONE])) == b"".join([*rest, DONE])
     assert without_usage_event(b"".join([*rest, USAGE_EVENT, DONE[:-1]])) == b"".join([*rest, DONE[:-1]])
+    assert without_usage_event(b"".join([*rest, DONE, USAGE_EVENT[:-2]])) == b"".join([*rest, DONE])
 
 
 def test_an_error_event_is_one_event() -> None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.wire.sse import EventSplitter, data_of
+from proxy.wire.sse import EventSplitter, data_of, ends_event
 
 STREAMS = {
     "LF": b'data: {"a":1}\n\ndata: [DONE]\n\n',
@@ -71,11 +71,40 @@ def test_an_event_is_handed_out_as_soon_as_it_is_complete(fed: bytes, expected: 
     assert EventSplitter().feed(fed) == expected
 
 
-def test_a_line_feed_after_an_emitted_cr_begins_the_next_event() -> None:
+def test_a_line_feed_after_an_emitted_cr_is_no_part_of_the_next_event() -> None:
     splitter = EventSplitter()
     assert splitter.feed(b"data: a\r\r") == [b"data: a\r\r"]
+    assert splitter.feed(b"\ndata: b\r\r") == [b"\n", b"data: b\r\r"]
+    assert splitter.feed(b"\n") == [b"\n"]
+    assert splitter.feed(b"\n") == [b"\n"]
+
+
+@pytest.mark.parametrize(
+    ("fed", "expected"),
+    [
+        pytest.param(b"data: a\r\n\r", b"data: a\r\n\r", id="half of the last CRLF is missing"),
+        pytest.param(b"data: a\r\n", b"", id="all of it is missing"),
+        pytest.param(b"data: a\r", b"", id="a line"),
+        pytest.param(b"data: a\r\r", b"", id="handed out already"),
+        pytest.param(b"", b"", id="nothing"),
+    ],
+)
+def test_an_event_that_waits_for_half_a_line_end_is_whole_where_nothing_more_comes(fed: bytes, expected: bytes) -> None:
+    splitter = EventSplitter()
+    splitter.feed(fed)
+    assert splitter.last_whole() == expected
+    assert splitter.rest() == fed.removeprefix(expected).replace(b"data: a\r\r", b"")
+
+
+def test_an_event_above_the_bound_flows_as_it_comes_once_it_is() -> None:
+    splitter = EventSplitter(max_event_bytes=16)
+    assert splitter.feed(b"data: " + b"x" * 10) == []
+    assert splitter.feed(b"yyyyy") == [b"data: " + b"x" * 10 + b"yy"]
+    assert splitter.feed(b"zzzzz") == [b"yyyzz"]
+    assert splitter.is_inside
     assert splitter.feed(b"\n") == []
-    assert splitter.feed(b"data: b\n\n") == [b"\ndata: b\n\n"]
+    assert splitter.feed(b"\ndata: a\n\n") == [b"zzz\n\n", b"data: a\n\n"]
+    assert not splitter.is_inside
 
 
 def test_an_event_above_the_bound_flows_unaligned_and_nothing_is_kept() -> None:
@@ -108,3 +137,21 @@ def test_an_event_above_the_bound_flows_unaligned_and_nothing_is_kept() -> None:
 )
 def test_data_of(event: bytes, expected: bytes | None) -> None:
     assert data_of(event) == expected
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        pytest.param(b"data: x\n\n", True, id="LF"),
+        pytest.param(b"data: x\r\n\r\n", True, id="CRLF"),
+        pytest.param(b"data: x\r\r", True, id="CR"),
+        pytest.param(b"data: x\r\n\r", True, id="CRLF, but for a half that means nothing any more"),
+        pytest.param(b"\n\r\n", True, id="of both kinds"),
+        pytest.param(b"data: x\n", False, id="a line"),
+        pytest.param(b"data: x\r\n", False, id="a line that ends in CRLF"),
+        pytest.param(b"data: x\n\ndata", False, id="within the next event"),
+        pytest.param(b"", False, id="nothing"),
+    ],
+)
+def test_ends_event(data: bytes, *, expected: bool) -> None:
+    assert ends_event(data) is expected

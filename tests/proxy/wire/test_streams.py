@@ -55,6 +55,11 @@ def observe(*events: bytes, drops_usage: bool = False) -> tuple[Observed, Stream
         pytest.param([event(delta(reasoning_content="hm", content="x"))], (2, 3), id="reasoning"),
         pytest.param([b'data: {"choices":[{"text":"\\ud800"}]}\n\n'], (1, 6), id="a lone surrogate"),
         pytest.param([b": ping\n\n"], (0, 0), id="comments are nothing"),
+        pytest.param(
+            [b": ping\n\n" + b'data: {"choices": [{"text":\ndata: "ab"}]}\n\n'],
+            (1, 2),
+            id="JSON over several data lines",
+        ),
     ],
 )
 def test_what_was_generated_is_counted(events: list[bytes], expected: tuple[int, int]) -> None:
@@ -77,6 +82,15 @@ def test_what_an_event_says_twice_is_counted_once(names: tuple[str, ...], events
     observer = StreamObserver(observed, CHUNKS, drops_usage=False)
     observer.observe([event(delta(**dict.fromkeys(names, "hm")))] * events)
     assert (observed.content_events, observed.content_bytes) == (events, 2 * events)
+
+
+@pytest.mark.parametrize("kept", [0, 1, 2], ids=["counted", "kept", "kept by choice"])
+def test_what_is_said_twice_is_counted_once_whatever_comes_with_it(kept: int) -> None:
+    observed = Observed(texts=ChoiceTexts(kept) if kept else None)
+    observer = StreamObserver(observed, CHUNKS, drops_usage=False)
+    twice = event(delta(reasoning="hm", reasoning_content="hm"))
+    observer.observe([twice, event(delta(content="hm")), event(delta(role="assistant")), b": ping\n\n"])
+    assert (observed.content_events, observed.content_bytes) == (2, 4)
 
 
 PIECES = (text("Hel", index=1), text('say "é"', index=0), text("lo", index=1), text("", index=2), text("!", index=7))
@@ -116,6 +130,38 @@ def test_an_event_that_comes_in_parts_is_counted_and_of_no_choice() -> None:
     observer.observe([b'data: {"choices": [{"index": 0, "text": "abc"}'])
     assert observed.texts is not None
     assert (observed.content_bytes, observed.texts.joined(), observed.texts.left_out_bytes) == (3, (), 3)
+
+
+@pytest.mark.parametrize("candidates", [0, 1, 2], ids=["counted", "kept", "kept by choice"])
+def test_a_part_of_an_event_counts_as_text_and_says_nothing(candidates: int) -> None:
+    observed = Observed(texts=ChoiceTexts(candidates) if candidates else None)
+    observer = StreamObserver(observed, CHUNKS, drops_usage=True)
+    part = USAGE_EVENT + event({"error": "no"}) + DONE
+    assert observer.observe_part(part) == part
+    assert (observed.content_bytes, observed.usage) == (len(part), None)
+    assert not observer.has_failed
+    assert not observer.is_done
+    if observed.texts is not None:
+        assert observed.texts.left_out_bytes == len(part)
+
+
+def test_a_part_behind_the_end_is_held() -> None:
+    _, observer, _ = observe(event(text("", finish="stop")), DONE)
+    assert observer.observe_part(b": long") == b""
+    assert observer.held == DONE + b": long"
+
+
+def test_facts_over_several_data_lines_are_read() -> None:
+    parts = [
+        b'data: {"model": "m", "choices": [{"index": 0, "finish_reason":\r\ndata: "stop"}]}\r\n\r\n',
+        b'data: {"choices": [], "usage":\ndata: {"prompt_tokens": 7,\ndata: "completion_tokens": 3}}\n\n',
+        b'data: {"error":\rdata: "no"}\r\r',
+    ]
+    observed, observer, passed = observe(*parts, drops_usage=True)
+    assert observed.finish_reasons == {0: "stop"}
+    assert observed.usage == Usage(7, 3)
+    assert observer.has_failed
+    assert passed == parts[0] + parts[2]
 
 
 def test_facts_are_read_from_the_events_that_tell_them() -> None:
@@ -171,6 +217,13 @@ def test_all_from_done_on_is_held() -> None:
     assert observer.held == DONE + b": bye\n\n: late\n\n"
 
 
+@pytest.mark.parametrize("end", [b"data:[DONE]\n\n", b"data:  [DONE] \r\n\r\n", b"data: [DONE]"])
+def test_the_end_is_known_however_it_is_written(end: bytes) -> None:
+    _, observer, _ = observe(event(text("", finish="stop")), end)
+    assert observer.has_finished(1)
+    assert observer.held == end
+
+
 def test_usage_after_done_is_noted_and_taken_out_like_any_other() -> None:
     observed, observer, _ = observe(event(text("", finish="stop")), DONE, USAGE_EVENT, DONE, drops_usage=True)
     assert observer.held == DONE + DONE
@@ -202,7 +255,9 @@ def test_an_error_after_done_is_held_and_known() -> None:
         pytest.param(b"data\n\n", False, id="data that is empty"),
     ],
 )
-@pytest.mark.parametrize("end", [DONE, DONE[:-1], b"data:[DONE]\r\r"], ids=["whole", "cut", "spelt otherwise"])
+@pytest.mark.parametrize(
+    "end", [DONE, DONE[:-1], b"data:[DONE]\r\r", b"data:  [DONE] \n\n"], ids=["whole", "cut", "CR", "with spaces"]
+)
 def test_a_stream_is_readable_when_all_its_events_are(odd: bytes, end: bytes, *, expected: bool) -> None:
     assert is_readable(event(text("a")) + odd + event(text("", finish="stop")) + end) is expected
 
