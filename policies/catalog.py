@@ -62,7 +62,7 @@ class BreakerSettings(Settings):
     """So many failed attempts within `window`, and `share` of all, open the breaker."""
     share: float = Field(default=0.5, gt=0, le=1)
     """Part of the attempts within `window` that have to have failed."""
-    window: Milliseconds = Field(default=30_000, gt=0)
+    window: Milliseconds = Field(default=10_000, gt=0)
     """How far back attempts count."""
     open_for: Milliseconds = Field(default=10_000, gt=0)
     """How long it stays open until one request probes; doubled each time a probe fails."""

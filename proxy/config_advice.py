@@ -38,6 +38,8 @@ def advise(configuration: Configuration) -> list[str]:
         *_on_access(configuration),
         *(f"upstreams.{name} is used by no model" for name in _unused_upstreams(configuration)),
         *_on_api_versions(configuration),
+        *_on_upstreams(configuration),
+        *_on_deployments(configuration),
         *(
             f"policies.{name} applies to nobody: no organization, project, user or key names it"
             for name in _unused_policies(configuration)
@@ -81,6 +83,24 @@ def _on_api_versions(configuration: Configuration) -> Iterator[str]:
                 f"upstreams.{name} has no api_version: only requests in Azure's dialect, which bring one, can go "
                 f"there; set api_version (or `{CLIENTS_VERSION}` if that is meant)"
             )
+
+
+def _on_upstreams(configuration: Configuration) -> Iterator[str]:
+    for name, upstream in configuration.upstreams.items():
+        if upstream.concurrency is not None and upstream.concurrency < configuration.workers:
+            yield (
+                f"upstreams.{name}.concurrency is {upstream.concurrency}, and each of the {configuration.workers} "
+                "workers has one place at least: so many requests may be there at once"
+            )
+
+
+def _on_deployments(configuration: Configuration) -> Iterator[str]:
+    for name, model in configuration.models.items():
+        is_alone = len(model.deployments) == 1
+        if is_alone and model.hedge_after is not None:
+            yield f"models.{name}.hedge_after does nothing: there is no second deployment"
+        if model.auth == "passthrough" and (model.hedge_after is not None or model.shadow is not None):
+            yield f"models.{name} sends the client's own credential, so that nothing is hedged or shadowed"
 
 
 def _unused_policies(configuration: Configuration) -> list[str]:

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -62,6 +62,8 @@ _OK = 200
 _ERRORS = 400
 _SERVER_ERRORS = 500
 _MAX_ENTRY_BYTES = 1024 * 1024
+_FIRST_BYTES_SECONDS = 5.0
+"""How long a stream's head is kept back until something comes of it, where another deployment could be asked."""
 _END_SECONDS = 1.0
 """How long the end of a transport is waited for once the stream's own has come."""
 _MAX_LATE_BYTES = 64 * 1024
@@ -419,6 +421,8 @@ class _Stream:
 
 async def _relay_stream(passing: _Passing) -> None:
     """Pass a stream on; every kind of end of SPEC §7 ends here."""
+    if passing.answer.is_replaceable:
+        await _wait_for_first_bytes(passing.answer)
     stream = _Stream(passing)
     content_type = passing.answer.header("Content-Type") or STREAM_TYPE
     await passing.writer.start(passing.answer.status, passing.head(content_type, STREAM_FIELDS))
@@ -438,6 +442,13 @@ async def _relay_stream(passing: _Passing) -> None:
         await _end_well(stream, content_type)
     else:
         await _end_broken(stream, cut)
+
+
+async def _wait_for_first_bytes(answer: UpstreamAnswer) -> None:
+    """Keep the client's head back for a while: a stream that breaks before its first byte is then another's to give."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_FIRST_BYTES_SECONDS):
+            await answer.peek(1)
 
 
 async def _read_to_end(stream: _Stream) -> None:

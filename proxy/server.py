@@ -157,14 +157,14 @@ class ServedWriter:
         """
         if not data:
             return
-        aio = self._aio
+        protocol = self._aio.protocol
         try:
             if self._is_chunked:
-                _write_chunk(aio.protocol.transport, data)
+                _write_chunk(protocol.transport, data)
             else:
-                await aio.writer.write(data)
-            if aio.protocol.writing_paused:  # aiohttp looks at every 64 KiB only
-                await aio.writer.drain()
+                await self._aio.writer.write(data)
+            if protocol.writing_paused:  # aiohttp looks at every 64 KiB only
+                await self._aio.writer.drain()
         except ConnectionError as error:
             raise ClientLeft from error
 

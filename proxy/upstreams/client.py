@@ -345,8 +345,8 @@ class UpstreamAnswer:
 
     Must be closed; `close` gives the connection back where the body was read to its end, and cuts it otherwise.
     `is_whole` tells that the end was read; `is_usage_added` that usage was asked for which the client did not ask
-    for; `failure` what the answer came to when it broke or could not be passed on; `when_closed` is called once, at
-    the end. `started` is when the attempt began, by `time.monotonic`.
+    for; `is_replaceable` that another deployment may be asked as long as none of it has left; `failure` what the answer
+    came to when it broke or could not be passed on; `when_closed` is called once, at the end.
     """
 
     __slots__ = (
@@ -358,10 +358,10 @@ class UpstreamAnswer:
         "_silence_seconds",
         "failure",
         "headers",
+        "is_replaceable",
         "is_usage_added",
         "is_whole",
         "media_type",
-        "started",
         "status",
         "when_closed",
     )
@@ -374,12 +374,12 @@ class UpstreamAnswer:
         *,
         silence_seconds: float,
     ) -> None:
-        self.started = 0.0
         self.status = response.status
         self.headers: Headers = list(response.headers.items())
         self.media_type = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
         self.is_whole = False
         self.is_usage_added = False
+        self.is_replaceable = False
         self.failure: UpstreamError | None = None
         self.when_closed: Callable[[], None] | None = None
         self._peeked: list[bytes] = []

@@ -19,6 +19,7 @@ from policies.routing import arrange, fits
 from proxy.errors import (
     NoUpstreamLeft,
     UpstreamBroken,
+    UpstreamBusy,
     UpstreamError,
     UpstreamTooSlow,
     UpstreamUnusable,
@@ -150,6 +151,10 @@ class Sending:
                 self._note_failure(failed, Failed(self._position, _CAUSES[failed.failure], may_repeat=may_repeat))
             except UpstreamUnusable as unusable:
                 self._note_failure(unusable, Failed(self._position, Cause.UNUSABLE))
+            except UpstreamBusy:
+                if self._kept is None:
+                    raise
+                return await self._give_up()
             if self.before_going_on is not None:
                 await self.before_going_on()
             if not self.goes_on():
@@ -221,6 +226,14 @@ class Sending:
         """Count an attempt at this request that was made elsewhere; a deployment that is named is asked no more."""
         position = self._candidates.index(deployment) if deployment in self._candidates else _NONE_OF_THEM
         self._history.insert(0, Failed(position, Cause.BROKEN))
+
+    @property
+    def _has_others(self) -> bool:
+        """Whether another deployment may be asked should the answer at hand come to nothing."""
+        asked = {self._position, *(failed.candidate for failed in self._history)}
+        return (
+            len(asked) < len(self._candidates) and len(self._history) + 1 < self._decision.model.settings.max_attempts
+        )
 
     def _affords(self, position: int) -> bool:
         """Tell whether an attempt is within the load that repeating may add.
@@ -420,6 +433,7 @@ class Sending:
         self._note(answer)
         fault = find_fault(answer, self._decision)
         if fault is None:
+            answer.is_replaceable = self._has_others
             return answer
         unusable = UpstreamUnusable(
             f"The upstream's answer cannot be passed on: {fault}. The operator's log says more."

@@ -42,7 +42,7 @@ MODEL = ModelSettings.model_validate({"deployments": [{"upstream": "any"}]})
     ("setting", "said", "value"),
     [
         ("failures", "5", BREAKER.failures),
-        ("window", "30 s", BREAKER.window / 1000),
+        ("window", "10 s", BREAKER.window / 1000),
         ("share", "half", BREAKER.share),
         ("open_for", "10 s", BREAKER.open_for / 1000),
         ("longest_open", "2 minutes", BREAKER.longest_open / 1000),

@@ -86,7 +86,8 @@ def test_others_who_read_the_same_go_on_when_one_does_not(upstream: FakeUpstream
     both: list[Raw] = []
     head, *stream = long_stream()
     are_both_here, is_one_gone = (lambda: len(both) == 2), (lambda: not is_served(both[0]))
-    upstream.script([head, ("until", are_both_here), *stream[:-1], ("until", is_one_gone), stream[-1]])
+    *before, done, pause, end = stream  # what follows [DONE] is waited for a second only
+    upstream.script([head, ("until", are_both_here), *before, ("until", is_one_gone), done, pause, end])
     asked = {"prompt": uniq(), "temperature": 0}
     stalled, reader = ask(gateway, **asked), ask(gateway, **asked)
     both += [stalled, reader]

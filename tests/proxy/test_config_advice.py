@@ -66,6 +66,21 @@ def test_nothing_is_said_of_a_sound_configuration() -> None:
         pytest.param({"keys": []}, "keys is empty", id="no keys"),
         pytest.param({"policies": {"p": {}, "q": {}}}, "policies.q applies to nobody", id="a policy for nobody"),
         pytest.param(
+            {"workers": 3, "upstreams": {"u": {**SOUND["upstreams"]["u"], "concurrency": 2}}},
+            "upstreams.u.concurrency is 2, and each of the 3 workers has one place",
+            id="fewer places than workers",
+        ),
+        pytest.param(
+            {"models": {"m": {**SOUND["models"]["m"], "hedge_after": "1s"}}},
+            "models.m.hedge_after does nothing",
+            id="nobody to hedge with",
+        ),
+        pytest.param(
+            {"models": {"m": {**SOUND["models"]["m"], "auth": "passthrough", "shadow": {"upstream": "u"}}}},
+            "models.m sends the client's own credential",
+            id="a shadow that is never sent",
+        ),
+        pytest.param(
             {"upstreams": {**SOUND["upstreams"], "v": SOUND["upstreams"]["u"]}},
             "upstreams.v is used by no model",
             id="an upstream for no model",

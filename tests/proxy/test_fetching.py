@@ -10,7 +10,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
-from fake_upstream import DONE, body_reply, ev, json_reply, tchunk, usage
+from fake_upstream import DONE, body_reply, ev, head, json_reply, sse_reply, tchunk, usage
 from harness import has_error_event, joined, sse_json
 from meeting import (
     ASKED,
@@ -663,3 +663,49 @@ async def test_a_fetch_that_nobody_reads_any_more_ends_with_the_drain_too(meet: 
         await eventually(lambda: len(at.all_records()) == 1)
         [record] = at.all_records()
     assert record["outcome"] == "client_left"
+
+
+# An answer that comes to nothing before any of it has left
+
+_HEAD = head(200, [("Content-Type", "text/event-stream"), ("Transfer-Encoding", "chunked")])
+
+
+@pytest.mark.parametrize(
+    ("fields", "first", "calls"),
+    [
+        pytest.param(STREAMED, [("send", _HEAD), ("rst",)], 2, id="a stream that is reset behind its head"),
+        pytest.param(STREAMED, [("send", _HEAD), ("close",)], 2, id="a stream that ends behind its head"),
+        pytest.param(ASKED, body_reply(b"{garbage", ctype="application/json"), 2, id="garbage"),
+        pytest.param(
+            ASKED,
+            [("send", head(200, [("Content-Type", "application/json"), ("Content-Length", 99)]) + b"{"), ("close",)],
+            2,
+            id="a whole answer that is cut",
+        ),
+    ],
+)
+async def test_another_deployment_answers_in_place_of_one_that_came_to_nothing(
+    fields: Mapping[str, Any], first: Ops, calls: int, up: FakeUpstream, valkey: StoreServer, tmp_path: Path
+) -> None:
+    upstreams = {name: {"kind": "openai", "base_url": f"{up.url}/{name}"} for name in ("one", "two")}
+    models = {"m": {"deployments": [{"upstream": name} for name in upstreams]}}
+    whole = json_reply({"choices": [{"index": 0, "text": "good", "finish_reason": "stop"}]})
+    up.script(first, sse_reply([ev(tchunk("good", finish="stop")), DONE]) if "stream" in fields else whole)
+    settings = configuration(up.url, tmp_path, upstreams=upstreams, models=models)
+    async with whole_gateway(settings, valkey.url) as gateway:
+        writer, _ = await gateway.ask("POST", "/v1/completions", fields)
+    assert writer.status == 200
+    assert b"good" in writer.body
+    assert not has_error_event(writer.body)
+    assert len(up.log) == calls
+    assert len({request.target for request in up.log}) == calls
+
+
+async def test_a_streams_head_is_not_kept_back_where_nobody_else_could_answer(
+    up: FakeUpstream, valkey: StoreServer, tmp_path: Path
+) -> None:
+    up.script([("send", _HEAD), ("rst",)])
+    async with whole_gateway(configuration(up.url, tmp_path), valkey.url) as gateway:
+        writer, _ = await gateway.ask("POST", "/v1/completions", STREAMED)
+    assert (writer.status, writer.header("content-type")) == (200, "text/event-stream")
+    assert has_error_event(writer.body)
