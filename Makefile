@@ -29,6 +29,9 @@ bench:
 	$(python) tests/benchmarks/bench_decide.py
 	$(python) tests/benchmarks/bench_path.py
 	$(python) tests/benchmarks/bench_cache.py
+	$(python) tests/benchmarks/bench_streams.py
+	$(python) tests/benchmarks/many_streams.py
+	$(python) tests/benchmarks/bench_failover.py
 	$(python) tests/benchmarks/bench_outage.py
 	$(python) tests/benchmarks/bench_limits.py
 	$(python) tests/benchmarks/bench_refusals.py

@@ -1,6 +1,7 @@
 """The least that aiohttp can do, to measure the gateway beside: `constant` answers, `forward URL` passes through.
 
-`constant BYTES whole` and `constant BYTES stream` answer with nearly so many bytes, in one of the two forms.
+`constant BYTES whole` and `constant BYTES stream` answer with nearly so many bytes, in one of the two forms, and
+`relay URL` passes streams through.
 
 Prints its port on the first line and serves until it is terminated.
 """
@@ -28,6 +29,7 @@ ANSWER = json.dumps(
     }
 ).encode()
 MAX_BODY_BYTES = 32 * 1024 * 1024
+ROUTE = "/v1/{endpoint:completions|chat/completions}"
 
 
 def _completion(text: str, finish_reason: str | None) -> dict[str, Any]:
@@ -80,26 +82,43 @@ class Forward:
 
     async def open(self, _: web.Application) -> None:
         """Open the client's session within the running loop."""
-        self._session = aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar())
+        connector = aiohttp.TCPConnector(limit=0)
+        self._session = aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
 
-    async def __call__(self, request: web.Request) -> web.Response:
+    async def __call__(self, request: web.Request) -> web.StreamResponse:
         """Forward one request."""
         assert self._session is not None
         headers = {"Content-Type": "application/json"}
         async with self._session.post(self._target, data=await request.read(), headers=headers) as answer:
-            return web.Response(body=await answer.read(), status=answer.status, content_type="application/json")
+            return await self._pass_back(answer, request)
+
+    async def _pass_back(self, answer: aiohttp.ClientResponse, request: web.Request) -> web.StreamResponse:
+        del request
+        return web.Response(body=await answer.read(), status=answer.status, content_type="application/json")
+
+
+class Relay(Forward):
+    """Pass requests on to one address, and streams back as they come."""
+
+    async def _pass_back(self, answer: aiohttp.ClientResponse, request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(status=answer.status, headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        async for piece in answer.content.iter_any():
+            await response.write(piece)
+        await response.write_eof()
+        return response
 
 
 async def serve(arguments: list[str]) -> None:
     """Serve until cancelled."""
     app = web.Application(client_max_size=MAX_BODY_BYTES)
-    if arguments[0] == "forward":
-        forward = Forward(arguments[1])
-        app.on_startup.append(forward.open)
-        app.router.add_post("/v1/completions", forward.__call__)
-    else:
+    if arguments[0] == "constant":
         constant = _constant(*arguments[1:]) if arguments[1:] else Constant()
-        app.router.add_post("/v1/completions", constant.__call__)
+        app.router.add_post(ROUTE, constant.__call__)
+    else:
+        forward = (Relay if arguments[0] == "relay" else Forward)(arguments[1])
+        app.on_startup.append(forward.open)
+        app.router.add_post(ROUTE, forward.__call__)
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()

@@ -48,7 +48,7 @@ daemon off;
 worker_processes 1;
 pid {folder}/nginx.pid;
 error_log {folder}/error.log;
-events {{ worker_connections 512; }}
+events {{ worker_connections 4096; }}
 http {{
     access_log off;
     client_body_temp_path {folder}/body;
@@ -56,19 +56,23 @@ http {{
     fastcgi_temp_path {folder}/fastcgi;
     uwsgi_temp_path {folder}/uwsgi;
     scgi_temp_path {folder}/scgi;
-    proxy_cache_path {folder}/cache keys_zone=answers:1m;
     client_body_buffer_size 128k;
     keepalive_requests 1000000;
+    {before}
     server {{
         listen 127.0.0.1:{port};
+{within}
+    }}
+}}
+"""
+CACHE: Final = "proxy_cache_path {folder}/cache keys_zone=answers:1m;"
+CACHED: Final = """
         proxy_cache answers;
         proxy_cache_methods POST;
         proxy_cache_key $request_uri|$request_body;
         proxy_cache_valid 200 1h;
         add_header X-Cache $upstream_cache_status;
 {locations}
-    }}
-}}
 """
 LOCATION: Final = "        location /{name}/ {{ proxy_pass {upstream}/; }}"
 
@@ -163,25 +167,35 @@ async def _read_answer(reader: asyncio.StreamReader, mark: bytes) -> None:
 
 # ---------------------------------------------------------------- what is measured
 @contextmanager
-def nginx(folder: Path, upstreams: Mapping[Kind, str]) -> Iterator[Target]:
-    """Run nginx in front of the upstreams, with a cache; the process that loads it from disk ends after a minute."""
+def nginx(folder: Path, before: str, within: str) -> Iterator[tuple[str, Sequence[int]]]:
+    """Run nginx with these directives before and within its server; yields its address and its processes.
+
+    The process that loads a cache from disk ends after a minute.
+    """
     folder.mkdir()
     port = free_port()
-    locations = [LOCATION.format(name=kind.name, upstream=url) for kind, url in upstreams.items()]
     user = "" if os.geteuid() else "user root;"
     path = folder / "nginx.conf"
-    path.write_text(NGINX.format(folder=folder, port=port, user=user, locations="\n".join(locations)))
+    path.write_text(NGINX.format(folder=folder, port=port, user=user, before=before, within=within))
     command = ["nginx", "-c", str(path), "-e", str(folder / "error.log")]
     with subprocess.Popen(command) as process:
         try:
             workers = eventually(
                 lambda: [pid for pid in descendants_of(process.pid) if "worker" in "".join(command_line(pid))]
             )
-            addresses = {kind: f"http://127.0.0.1:{port}/{kind.name}/v1/completions" for kind in upstreams}
-            pids = (process.pid, *workers)
-            yield Target("nginx, proxy cache", addresses, dict.fromkeys(upstreams, pids), mark=b"x-cache: hit")
+            yield f"http://127.0.0.1:{port}", (process.pid, *workers)
         finally:
             process.terminate()
+
+
+@contextmanager
+def proxy_cache(folder: Path, upstreams: Mapping[Kind, str]) -> Iterator[Target]:
+    """Run nginx in front of the upstreams, with a cache."""
+    locations = [LOCATION.format(name=kind.name, upstream=url) for kind, url in upstreams.items()]
+    within = CACHED.format(locations="\n".join(locations))
+    with nginx(folder, CACHE.format(folder=folder), within) as (url, pids):
+        addresses = {kind: f"{url}/{kind.name}/v1/completions" for kind in upstreams}
+        yield Target("nginx, proxy cache", addresses, dict.fromkeys(upstreams, pids), mark=b"x-cache: hit")
 
 
 @contextmanager
@@ -215,7 +229,7 @@ def all_targets(folder: Path) -> Iterator[list[Target]]:
             )
         ]
         if shutil.which("nginx"):
-            targets.append(opened.enter_context(nginx(folder / "nginx", upstreams)))
+            targets.append(opened.enter_context(proxy_cache(folder / "nginx", upstreams)))
         upstreams |= {Kind(size, "assembled"): upstreams[Kind(size, "stream")] for size in SIZES}
         in_memory = gateway("gateway, hit from memory", folder / "memory", upstreams)
         in_store = gateway("gateway, hit from the store", folder / "store", upstreams, cache_memory_bytes=0)
