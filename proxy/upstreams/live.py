@@ -68,7 +68,6 @@ class Place:
                 self._metrics.upstream_breaker_state.labels(*self._labels, each.name.lower()).set(float(each is state))
             self._shown = state
 
-
     def hide(self) -> None:
         """Tell the operator of this breaker no longer."""
         for each in _STATES:
