@@ -356,6 +356,7 @@ class UpstreamAnswer:
         "_protocol",
         "_response",
         "_silence_seconds",
+        "_unread",
         "failure",
         "headers",
         "is_replaceable",
@@ -383,6 +384,7 @@ class UpstreamAnswer:
         self.failure: UpstreamError | None = None
         self.when_closed: Callable[[], None] | None = None
         self._peeked: list[bytes] = []
+        self._unread: Iterator[bytes] = iter(())
         self._response = response
         self._silence_seconds = silence_seconds
         self._ends_with_connection = not _has_length(response)
@@ -409,14 +411,15 @@ class UpstreamAnswer:
         that had arrived before was handed out.
         """
         content = self._response.content
-        while self._peeked:
-            yield self._peeked.pop(0)
         while True:
+            for piece in self._held():
+                yield piece
             try:
                 data = await (content.read(_STREAM_PIECE_BYTES) if self.is_stream else content.readany())
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
                 # The reader forgets what it holds once it has failed; that was generated, and is the client's.
-                for piece in self._decoded(content._read_nowait(-1)):  # noqa: SLF001
+                self._unread = self._decoded(content._read_nowait(-1))  # noqa: SLF001
+                for piece in self._held():
                     yield piece
                 raise self._broken(error) from None
             if not data:
@@ -424,8 +427,7 @@ class UpstreamAnswer:
             if self._decoder is None:
                 yield data
             else:
-                for piece in self._decoded(data):
-                    yield piece
+                self._unread = self._decoded(data)
         self._end()
 
     async def flow(self, take: Take) -> bool:
@@ -435,8 +437,8 @@ class UpstreamAnswer:
         `chunks`. Where `take` waits, reading does; before that it is in no task, so that it must not begin a time-out.
         Raises what `take` raises, and as `chunks` does.
         """
-        while self._peeked:
-            if await take(self._peeked.pop(0)):
+        for piece in self._held():
+            if await take(piece):
                 return True
         content = self._response.content
         take_raw = take if self._decoder is None else partial(self._take_decoded, take)
@@ -472,12 +474,18 @@ class UpstreamAnswer:
             return await flow.unfinished
 
     async def _take_decoded(self, take: Take, data: bytes) -> bool:
-        pieces = self._decoded(data)
-        for piece in pieces:
+        self._unread = self._decoded(data)
+        for piece in self._unread:
             if await take(piece):
-                self._peeked.extend(pieces)
                 return True
         return False
+
+    def _held(self) -> Iterator[bytes]:
+        """Hand out what has come and was not taken yet; whoever stops in the middle leaves the rest."""
+        while self._peeked:
+            yield self._peeked.pop(0)
+        for piece in self._unread:  # noqa: UP028  to delegate would end what is left with this
+            yield piece
 
     def _end(self) -> None:
         """Note that the body is whole. Raises UpstreamBroken where it is not."""

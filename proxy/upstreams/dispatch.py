@@ -291,10 +291,12 @@ class Sending:
         if not is_refused:
             return answer
         answer.close()
-        self._dispatcher.refuses_usage.add((deployment.upstream, name))
-        _log.warning("upstream %s does not take stream_options; its streams are counted instead", deployment.upstream)
         await enter_first([self._upstreams.gate(deployment.upstream)])
-        return await self._post(deployment, name, asks_usage=False)
+        answer = await self._post(deployment, name, asks_usage=False)
+        if answer.status < ERRORS:  # else it only spoke of the option, as of a prompt that does
+            self._dispatcher.refuses_usage.add((deployment.upstream, name))
+            _log.warning("upstream %s takes no stream_options; its streams are counted instead", deployment.upstream)
+        return answer
 
     async def _enter(self) -> None:
         """Enter the gate of the upstream in turn; where it is full, wait for that or another that may do as well."""

@@ -5,12 +5,16 @@ import gzip
 import socket
 import ssl
 import traceback
+import zlib
 from contextlib import closing, contextmanager, suppress
-from functools import cache
+from functools import cache, partial
+from random import Random
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
+import brotli  # type: ignore[import-untyped]
 import pytest
+import zstandard
 from fake_upstream import FakeUpstream, body_reply, chunk, head, json_reply, sse_head
 from forward_proxy import ForwardProxy
 from sending import BOUNDS, busy_port, fake_upstream, make_upstream, up
@@ -26,6 +30,13 @@ if TYPE_CHECKING:
     Read = Callable[[UpstreamAnswer, bytearray], Awaitable[None]]
 
 __all__ = ["fake_upstream", "up"]
+
+packed_with: dict[str, Callable[[bytes], bytes]] = {
+    "gzip": gzip.compress,
+    "deflate": zlib.compress,
+    "br": partial(brotli.compress, quality=4),
+    "zstd": zstandard.compress,
+}
 
 QUICK = ClientBounds(connect_seconds=0.3, first_byte_seconds=0.3, silence_seconds=0.3)
 
@@ -784,3 +795,35 @@ async def test_the_upstreams_authority_does_not_speak_for_the_proxy() -> None:
     failed = await fail_to_ask("https://elsewhere.test", CA, {"all_proxy": proxy.url})
     assert failed.failure is Failure.UNREACHABLE
     assert failed.reason.startswith(f"through proxy {proxy.url}: certificate verify failed: ")
+
+
+async def by_chunks_at_once(answer: UpstreamAnswer) -> bytes:
+    return b"".join([piece async for piece in answer.chunks()])
+
+
+async def by_flow_at_once(answer: UpstreamAnswer) -> bytes:
+    seen = bytearray()
+    await by_flow(answer, seen)
+    return bytes(seen)
+
+
+@pytest.mark.parametrize("rest_of", [by_chunks_at_once, by_flow_at_once])
+@pytest.mark.parametrize("first", ["read_whole", "peek"])
+@pytest.mark.parametrize("coding", ["gzip", "deflate", "br", "zstd"])
+async def test_nothing_of_a_compressed_body_is_lost_where_reading_stops_in_the_middle_of_a_piece(
+    up: FakeUpstream, coding: str, first: str, rest_of: Callable[[UpstreamAnswer], Awaitable[bytes]]
+) -> None:
+    body = Random(0).randbytes(200_000) * 15  # noqa: S311  one packet holds many pieces once it is undone
+    up.script(body_reply(packed_with[coding](body), headers=[("Content-Encoding", coding)]))
+    async with UpstreamClient() as client:
+        answer = await client.post(up.url + "/v1/completions", [], b"{}")
+        if first == "read_whole":
+            begun, is_all = await answer.read_whole(1_000_000)
+            assert not is_all
+        else:
+            begun = b""
+            assert len(await answer.peek(1_000_000)) < len(body)
+        rest = await rest_of(answer)
+        answer.close()
+    assert begun + rest == body
+    assert answer.is_whole

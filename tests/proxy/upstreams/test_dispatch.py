@@ -152,6 +152,20 @@ async def test_an_upstream_that_refuses_the_option_is_asked_without_it_from_then
     assert ["stream_options" in request.json() for request in up.log] == [True, False, False]
 
 
+async def test_a_400_that_only_speaks_of_the_option_is_not_remembered(up: FakeUpstream) -> None:
+    refusal = json_reply({"error": {"message": "bad prompt: 'what are stream_options?'"}}, 400)
+    up.script(refusal, refusal, sse_reply([ev(tchunk("a", finish="stop")), DONE]))
+    decision = make_decision(STREAM)
+    async with dispatching({"llama": make_upstream(up.url + "/v1")}) as (dispatcher, _):
+        statuses = []
+        for _ in range(2):
+            answer = await first_answer(dispatcher, decision, make_exchange(decision), PlainRequest())
+            statuses.append(answer.status)
+            answer.close()
+    assert statuses == [400, 200]
+    assert ["stream_options" in request.json() for request in up.log] == [True, False, True]
+
+
 async def test_another_400_is_passed_on_whole(up: FakeUpstream) -> None:
     up.default = lambda _: json_reply({"error": {"message": "bad prompt"}}, 400)
     status, body, _, _ = await send({"llama": make_upstream(up.url + "/v1")}, make_decision(STREAM))
