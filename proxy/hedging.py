@@ -251,7 +251,7 @@ class _Hedge:
         """Send it, and settle it when it is over."""
         result = "lost"
         try:
-            async with self._hedging.own.admissions.admit(self._decision, self.exchange):
+            async with self._hedging.own.admitted(self._decision, self.exchange):
                 if await self._send():
                     result = "won"
         except DROPPED:

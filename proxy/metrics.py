@@ -246,10 +246,15 @@ class Metrics:
         )
         self.tokens_total = self._counter(
             "tokens_total",
-            "Tokens charged; cached_input and reasoning are parts of input and output.",
+            "Tokens charged; cached_input and reasoning are parts of input and output. "
+            "No project: the gateway's own requests.",
             *("model", "project", "direction"),
         )
-        self.spent_usd_total = self._counter("spent_usd_total", "Money charged, in USD.", "model", "project")
+        self.spent_usd_total = self._counter(
+            "spent_usd_total",
+            "Money charged, in USD. No project: the gateway's own requests.",
+            *("model", "project"),
+        )
         self.saved_usd_total = self._counter(
             "saved_usd_total",
             "What answers served from the cache would have cost upstream, in USD.",
@@ -476,7 +481,7 @@ class Metrics:
             for advisory in decision.advisories:
                 self.advisories_total.labels(advisory).inc()
         if charged is not None:
-            self._observe_charge(charged, model, project)
+            self.observe_charge(charged, model, project)
         if saved_microdollars:
             self.saved_usd_total.labels(model, project).inc(saved_microdollars / MICRODOLLARS_PER_USD)
 
@@ -514,7 +519,8 @@ class Metrics:
             for each in adjustments:
                 counter.labels(label_of(each.parameter, decision.policy), each.action.value).inc()
 
-    def _observe_charge(self, charged: Charged, model: str, project: str) -> None:
+    def observe_charge(self, charged: Charged, model: str, project: str) -> None:
+        """Count what a request was charged that is counted otherwise elsewhere, if at all."""
         for direction, tokens in (
             ("input", charged.input_tokens),
             ("output", charged.output_tokens),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,13 +25,13 @@ from proxy.fetching import pass_on_first_of_use
 from proxy.relay import relay
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 
     from policies.catalog import Deployment
     from policies.decision import Decision
     from policies.principals import Principal
     from policies.rulebook import Rulebook
-    from proxy.admission import Admissions
+    from proxy.admission import Admission, Admissions
     from proxy.exchange import Headers, Request
     from proxy.relay import RelayBounds
     from proxy.store.entries import StoredAnswer
@@ -110,6 +111,17 @@ class OwnRequests:
             origin=origin,
         )
 
+    @asynccontextmanager
+    async def admitted(self, decision: Decision, exchange: Exchange) -> AsyncIterator[Admission]:
+        """Admit a prepared request, and count what it was charged in the end. Raises what is in DROPPED."""
+        try:
+            async with self.admissions.admit(decision, exchange) as admission:
+                yield admission
+        finally:
+            if exchange.charged is not None:
+                metrics = self.dispatcher.upstreams.metrics
+                metrics.observe_charge(exchange.charged, decision.model.name, decision.principal.project)
+
     async def fetch(self, decision: Decision, exchange: Exchange, request: Request) -> StoredAnswer | None:
         """Send a prepared request and return its answer as it would be stored, None for one that is not complete.
 
@@ -119,7 +131,7 @@ class OwnRequests:
         if not any(upstreams.gate(each.upstream).has_room for each in decision.candidates):
             raise UpstreamBusy("Requests of the gateway's own stand in no line before an upstream.")
         kept: list[StoredAnswer | None] = []
-        async with self.admissions.admit(decision, exchange) as admission:
+        async with self.admitted(decision, exchange) as admission:
 
             async def keep(entry: StoredAnswer | None) -> None:
                 kept.append(entry)

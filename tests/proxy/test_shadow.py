@@ -188,6 +188,7 @@ async def test_a_shadow_leaves_a_record_of_its_own_at_the_models_price(
     async with gateway(up, canary, valkey, tmp_path) as whole:
         answer = await ask(whole)
         await eventually(lambda: results(whole) == {"sent": 1})
+    assert series(whole.metrics, "spent_usd_total") == {("m", "proj"): 33e-6, ("m", ""): 50e-6}
     client, theirs = records(valkey)
     assert (client["origin"], client["request_id"]) == ("client", answer.header("x-request-id"))
     assert (client["input_tokens"], client["output_tokens"], client["cost_microdollars"]) == (7, 13, 33)
