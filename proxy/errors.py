@@ -3,6 +3,7 @@
     GatewayError                abstract: message, type, code, status, retryable, retry_after_seconds
       UpstreamError
         UpstreamUnusable   502  the upstream answered what cannot be passed on (HTML, redirect, 401, unreadable)
+          UpstreamUnusableForNow  with a status that may be better next time
         NoUpstreamLeft     503  no deployment could be reached
         UpstreamBusy       503  as many attempts are under way as may be, and the line before them is full or too slow
         UpstreamTooSlow    504  connect, first byte or silence took longer than its bound
@@ -55,6 +56,12 @@ class UpstreamUnusable(UpstreamError):  # noqa: N818
     status = 502
     retryable = False
     code = "upstream_unusable"
+
+
+class UpstreamUnusableForNow(UpstreamUnusable):
+    """The same with a status that may be better next time, such as the page of a balancer that has nobody behind it."""
+
+    retryable = True
 
 
 class NoUpstreamLeft(UpstreamError):  # noqa: N818

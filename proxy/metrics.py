@@ -252,7 +252,7 @@ class Metrics:
         )
         self.spent_usd_total = self._counter(
             "spent_usd_total",
-            "Money charged, in USD. No project: the gateway's own requests.",
+            "Money charged, in USD, but for what killed workers left. No project: the gateway's own requests.",
             *("model", "project"),
         )
         self.saved_usd_total = self._counter(

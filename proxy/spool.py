@@ -173,7 +173,14 @@ class Spool:
             self._is_delivering = False
 
     def close(self) -> None:
-        """Let go of the files; what waits in them is adopted by the next worker."""
+        """Let go of the files; what waits in them is adopted by the next worker. What no disk takes is lost now."""
+        try:
+            while self._unwritten:
+                self._own_file().append(self._unwritten[0])
+                del self._unwritten[0]
+        except OSError as error:
+            lost = len(self._unwritten)
+            _log.error("records are lost: neither the store nor the disk took them", records=lost, reason=str(error))
         for file in self._files:
             file.close()
         self._files.clear()

@@ -33,7 +33,7 @@ from proxy.upstreams.headers import (
     request_headers,
     upstream_request_id,
 )
-from proxy.upstreams.verdicts import ERRORS, cool_down_seconds, find_fault, is_failure, kind_of, refusal
+from proxy.upstreams.verdicts import ERRORS, cool_down_seconds, find_fault, is_failure, kind_of, refusal, unusable
 from proxy.wire.envelopes import may_be_completion
 
 if TYPE_CHECKING:
@@ -149,8 +149,8 @@ class Sending:
             except AttemptFailed as failed:
                 may_repeat = failed.failure is not Failure.CONNECT_TIMEOUT
                 self._note_failure(failed, Failed(self._position, _CAUSES[failed.failure], may_repeat=may_repeat))
-            except UpstreamUnusable as unusable:
-                self._note_failure(unusable, Failed(self._position, Cause.UNUSABLE))
+            except UpstreamUnusable as error:
+                self._note_failure(error, Failed(self._position, Cause.UNUSABLE))
             except UpstreamBusy:
                 if self._kept is None:
                     raise
@@ -437,16 +437,13 @@ class Sending:
         if fault is None:
             answer.is_replaceable = self._has_others
             return answer
-        unusable = UpstreamUnusable(
-            f"The upstream's answer cannot be passed on: {fault}. The operator's log says more."
-        )
         try:
             body = b"" if answer.is_stream else await _read_refusal(answer, _LOGGED_BODY_BYTES)
         finally:
             answer.close()
         shown = b"" if answer.status < ERRORS and may_be_completion(body) else body
         _log.error("upstream %s answered %d, %s: %r", deployment.upstream, answer.status, fault, shown)
-        raise unusable
+        raise unusable(answer, fault)
 
     def _tell(self, upstream: str, failed: AttemptFailed) -> None:
         self._count(upstream, failed.failure.value)

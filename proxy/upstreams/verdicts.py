@@ -6,9 +6,11 @@ follows for the deployment that of `policies.breakers`.
 
 from __future__ import annotations
 
+from math import ceil
 from typing import TYPE_CHECKING, Final
 
-from policies.retries import Cause, Failed, asked_wait_milliseconds
+from policies.retries import Cause, Failed, asked_wait_milliseconds, is_retryable
+from proxy.errors import UpstreamUnusable, UpstreamUnusableForNow
 
 if TYPE_CHECKING:
     from policies.decision import Decision
@@ -53,8 +55,11 @@ def is_failure(answer: UpstreamAnswer, fault: str | None) -> bool:
 
 
 def cool_down_seconds(answer: UpstreamAnswer) -> float | None:
-    """Return how long an upstream that refuses wants to be left alone; None where it says nothing of that."""
-    if answer.status < ERRORS:
+    """Return how long an upstream that refuses wants to be left alone; None where it says nothing of that.
+
+    What it says of a bad request is for who sent that, and not for everybody.
+    """
+    if not is_retryable(answer.status):
         return None
     asked = _asked_wait(answer)
     if asked is None:
@@ -75,6 +80,15 @@ def refusal(answer: UpstreamAnswer, candidate: int) -> Failed:
 def kind_of(status: int) -> str:
     """Return how an error is counted: an upstream that is busy is no client's mistake, as other 4xx mostly are."""
     return str(status) if status == _TOO_MANY_REQUESTS else f"{status // 100}xx"
+
+
+def unusable(answer: UpstreamAnswer, fault: str) -> UpstreamUnusable:
+    """Return the error of an answer that cannot be passed on; a retry may mend it where its status says so."""
+    message = f"The upstream's answer cannot be passed on: {fault}. The operator's log says more."
+    if not is_retryable(answer.status):
+        return UpstreamUnusable(message)
+    asked = _asked_wait(answer)
+    return UpstreamUnusableForNow(message, retry_after_seconds=None if asked is None else ceil(asked / 1000))
 
 
 def _asked_wait(answer: UpstreamAnswer) -> int | None:

@@ -53,7 +53,8 @@ class End:
     `body` is what the client gets; with a `code` the gateway's own error, in a stream as one event behind `body`.
     `kind` is how the attempt is counted among the failed ones; `costs_unknown`: it counts as one that may be billed.
     `target` is who it is that is asked. `is_followed`: another deployment is asked, if there is one; `yields`: a
-    refusal from before it is passed on in its stead.
+    refusal from before it is passed on in its stead. `with_others` is the end where another deployment is left, so that
+    a stream's head waits for its first bytes.
     """
 
     does: Sequence[Op] = ()
@@ -71,6 +72,7 @@ class End:
     is_followed: bool = False
     yields: bool = False
     fields: tuple[tuple[str, str | None], ...] = ()
+    with_others: End | None = None
 
 
 ONE, TWO, STOP = ev(tchunk("one ")), ev(tchunk("two ")), ev(tchunk("", finish="stop"))
@@ -247,6 +249,7 @@ WHOLE: dict[str, End] = {
 }
 
 BROKEN_STREAM = End(code="upstream_broken", error_code="upstream_broken", kind="broken")
+FOLLOWED = End(kind="broken", costs_unknown=True, is_followed=True)
 
 STREAMED: dict[str, End] = {
     **BEFORE_THE_FIRST_BYTE,
@@ -291,10 +294,12 @@ STREAMED: dict[str, End] = {
     "a chunk that is none": replace(
         BROKEN_STREAM, does=[*stream(ONE)[:-1], ("send", b"zz\r\n"), ("hold", 5)], body=ONE, **counted(1)
     ),
-    "reset before the first event": replace(BROKEN_STREAM, does=stream(end="rst")),
+    "reset before the first event": replace(BROKEN_STREAM, does=stream(end="rst"), with_others=FOLLOWED),
     "usage, then a reset": replace(BROKEN_STREAM, does=stream(ONE, TWO, USAGE, end="rst"), body=ONE + TWO, **REPORTED),
     "gzip that ends too early": replace(
-        BROKEN_STREAM, does=[("send", sse_head([("Content-Encoding", "gzip")]) + b"0\r\n\r\n")]
+        BROKEN_STREAM,
+        does=[("send", sse_head([("Content-Encoding", "gzip")]) + b"0\r\n\r\n")],
+        with_others=FOLLOWED,
     ),
     "silence between events": End(
         stream(ONE, TWO, 5.0),
@@ -313,7 +318,13 @@ STREAMED: dict[str, End] = {
         **counted(1),
     ),
     "silence before the first event": End(
-        stream(5.0), code="upstream_timeout", error_code="upstream_timeout", kind="timeout"
+        stream(5.0),
+        code="upstream_timeout",
+        error_code="upstream_timeout",
+        kind="timeout",
+        with_others=End(
+            status=504, code="upstream_timeout", error_code="upstream_timeout", kind="timeout", costs_unknown=True
+        ),
     ),
     "an error event": End(stream(ONE, TWO, ev(API_ERROR)), body=ONE + TWO + ev(API_ERROR), **counted(2)),
     "an error event first": End(stream(ev(API_ERROR)), body=ev(API_ERROR)),
@@ -610,6 +621,7 @@ def test_an_end_at_the_last_attempt(way: str, end: End, world: World, *, is_stre
 def test_an_end_before_another_deployment(number: int, end: End, world: World, *, is_stream: bool) -> None:
     """A healthy deployment is left: the client gets its answer wherever none has left and none may be coming."""
     world.faulty.script(list(end.does))
+    end = end.with_others or end
     body = body_of(f"then-{number}", is_stream=is_stream)
     seen = counters(world.gateway)
     got = ask(world, body)

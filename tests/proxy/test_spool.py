@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from proxy import spool as spooling
 from proxy.errors import StoreUnavailable
@@ -305,6 +306,27 @@ async def test_a_full_disk_keeps_records_in_memory_and_in_order(spool: Spool, mo
     spool.append("settle", "3")
     await spool.deliver(receiver)
     assert receiver.payloads[-1] == "3"
+
+
+async def test_what_a_full_disk_did_not_take_is_written_at_the_end_or_said_to_be_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_descriptor: int, _data: bytes, _offset: int) -> int:
+        raise OSError("no space left")
+
+    for is_freed in (True, False):
+        spool = Spool(tmp_path, 0)
+        with monkeypatch.context() as full, capture_logs() as logs:
+            full.setattr(spooling.os, "pwrite", refuse)
+            spool.append("settle", f"freed {is_freed}")
+            if is_freed:
+                full.undo()
+            spool.close()
+        lost = [line["records"] for line in logs if line["event"].startswith("records are lost")]
+        assert lost == ([] if is_freed else [1])
+    receiver = Receiver()
+    await Spool(tmp_path, 1).deliver(receiver)
+    assert receiver.payloads == ["freed True"]
 
 
 def test_only_the_owner_may_read_the_spool(spool: Spool, tmp_path: Path) -> None:

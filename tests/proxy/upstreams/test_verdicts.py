@@ -9,7 +9,8 @@ from msgspec.structs import replace
 from sending import make_decision
 
 from policies.catalog import Model
-from proxy.upstreams.verdicts import cool_down_seconds, find_fault, is_failure, kind_of
+from proxy.errors import error_headers
+from proxy.upstreams.verdicts import cool_down_seconds, find_fault, is_failure, kind_of, unusable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -84,6 +85,7 @@ def test_a_refused_credential_that_is_the_clients_own_is_its_business(status: in
     [
         pytest.param(head(200, retry_after="9"), None, id="an answer asks for nothing"),
         pytest.param(head(500), None, id="a failure that says nothing"),
+        pytest.param(head(400, retry_after="200"), None, id="a bad request is one client's business"),
         pytest.param(head(429), 1.0, id="busy, and does not say how long"),
         pytest.param(head(429, retry_after="7"), 7.0, id="busy for 7 s"),
         pytest.param(head(429, retry_after="7", retry_after_ms="6500"), 6.5, id="in milliseconds, which win"),
@@ -104,3 +106,19 @@ def test_who_refuses_says_how_long_to_stay_away(answer: UpstreamAnswer, seconds:
 @pytest.mark.parametrize(("status", "kind"), [(400, "4xx"), (404, "4xx"), (429, "429"), (500, "5xx"), (503, "5xx")])
 def test_errors_are_counted_by_whose_they_are(status: int, kind: str) -> None:
     assert kind_of(status) == kind
+
+
+@pytest.mark.parametrize(
+    ("answer", "fields"),
+    [
+        pytest.param(head(200, "text/html"), {"x-should-retry": "false"}, id="a page in place of an answer"),
+        pytest.param(head(401), {"x-should-retry": "false"}, id="our key is bad"),
+        pytest.param(head(503, "text/html", retry_after="2"), {"Retry-After": "2"}, id="a balancer's page, for 2 s"),
+        pytest.param(head(502, "text/html"), {}, id="a balancer's page"),
+    ],
+)
+def test_clients_are_told_whether_a_retry_can_mend_it(answer: UpstreamAnswer, fields: dict[str, str]) -> None:
+    error = unusable(answer, "it is an HTML page")
+    told = dict(error_headers(error))
+    assert {name: told[name] for name in ("x-should-retry", "Retry-After") if name in told} == fields
+    assert (error.status, error.code) == (502, "upstream_unusable")
