@@ -18,7 +18,7 @@ from proxy.answer_cache import in_form
 from proxy.errors import STOPPED, ClientLeft, Draining, UpstreamError, error_object, is_draining, note_error
 from proxy.exchange import CacheResult, Observed, Outcome
 from proxy.flights import LeftBehind
-from proxy.relay import STREAM_FIELDS, STREAM_TYPE, WHOLE_FIELDS, relay, replay
+from proxy.relay import STREAM_FIELDS, WHOLE_FIELDS, is_stream, relay, replay
 from proxy.spread_answers import SpreadAnswer
 from proxy.wire.answers import answer_headers
 from proxy.wire.chunks import CHUNKS, without_usage_event
@@ -289,7 +289,7 @@ class Follower:
     def _head(self, theirs: Headers) -> Headers:
         """Return the fields of a head; of the leader's only what says how to read the body."""
         content_type = next((value for name, value in theirs if name == "Content-Type"), "")
-        own = STREAM_FIELDS if content_type.startswith(STREAM_TYPE) else WHOLE_FIELDS
+        own = STREAM_FIELDS if is_stream(theirs) else WHOLE_FIELDS
         return [("Content-Type", content_type), *own, *self._answering.headers()]
 
     async def _settle(self) -> None:
@@ -323,9 +323,9 @@ class Follower:
 async def _tell(writer: Writer, decision: Decision, flight: Flight, error: LeftBehind) -> bool:
     """End the answer of who was left behind; False where it has no way of saying so, and has to break off."""
     _, headers = await flight.begun()
-    is_stream = any(name == "Content-Type" and value.startswith(STREAM_TYPE) for name, value in headers)
-    if is_stream:
+    has_events = is_stream(headers)
+    if has_events:
         family = RESPONSES if decision.effective.endpoint is Endpoint.RESPONSES else CHUNKS
         await writer.write(family.error_event(error_object(error), b""))
         await writer.finish()
-    return is_stream
+    return has_events
