@@ -124,6 +124,7 @@ UNUSABLE = End(
     yields=True,
     fields=(("x-should-retry", "false"),),
 )
+UNUSABLE_FOR_NOW = replace(UNUSABLE, yields=False, fields=(("x-should-retry", None),))
 BROKEN = End(
     status=502,
     code="upstream_broken",
@@ -205,8 +206,8 @@ BEFORE_THE_FIRST_BYTE: dict[str, End] = {
     "401": replace(UNUSABLE, does=json_reply(API_ERROR, 401)),
     "403": replace(UNUSABLE, does=json_reply(API_ERROR, 403)),
     "404 with HTML": replace(UNUSABLE, does=body_reply(HTML, 404, ctype="text/html")),
-    "500 with HTML": replace(UNUSABLE, does=body_reply(HTML, 500, ctype="text/html; charset=utf-8"), yields=False),
-    "503 with HTML": replace(UNUSABLE, does=body_reply(HTML, 503, ctype="text/html"), yields=False),
+    "500 with HTML": replace(UNUSABLE_FOR_NOW, does=body_reply(HTML, 500, ctype="text/html; charset=utf-8")),
+    "503 with HTML": replace(UNUSABLE_FOR_NOW, does=body_reply(HTML, 503, ctype="text/html")),
     "a redirect": replace(UNUSABLE, does=body_reply(b"", 302, [("Location", "http://127.0.0.1:9/")])),
     "200 with HTML": replace(UNUSABLE, does=body_reply(HTML, ctype="text/html")),
     "200 with garbage": replace(UNUSABLE, does=body_reply(b"tru"), yields=False),

@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -330,7 +331,8 @@ def test_the_slowest_reader_does_not_slow_the_others(start_gateway: StartGateway
     fast = [Client(gateway, body) for _ in range(5)]
     assert eventually(lambda: _waiting(gateway) == 6, seconds=30)
     gate.open()
-    answers = [client.read() for client in fast]
+    with ThreadPoolExecutor(len(fast)) as readers:
+        answers = list(readers.map(Client.read, fast))
     assert {(answer.complete, len(answer.text())) for answer in answers} == {(True, 130 * 60_000 + 4)}
     read = slow.response()
     slow.close()
