@@ -67,7 +67,10 @@ class Flight:
         is_stream: bool,
         is_finished_alone: bool,
     ) -> None:
-        """Begin; `exchange` is of the one who pays, `is_finished_alone` whether it goes on when nobody reads it."""
+        """Begin; `exchange` is of the one who pays, `is_finished_alone` whether it goes on when nobody reads it.
+
+        It keeps as much as one flight may now: another bound of later leaves nobody behind who reads it.
+        """
         self.key = key
         self.exchange = exchange
         self.origin = origin
@@ -85,6 +88,7 @@ class Flight:
         self.has_beginning = True
         self.is_drained = False
         self._flights = flights
+        self._max_bytes = flights.max_flight_bytes
         self._is_finished_alone = is_finished_alone
         self._readers: set[Reader] = set()
         self._pieces: list[tuple[int, bytes, bool]] = []
@@ -118,7 +122,7 @@ class Flight:
         self._kept += size
         flights.taken_bytes += size
         self._wake()
-        if self._kept > flights.max_flight_bytes or flights.is_full:
+        if self._kept > self._max_bytes or flights.is_full:
             self.has_beginning = False
         if not self.has_beginning:
             await self._make_room()
@@ -155,7 +159,7 @@ class Flight:
             if not lags or min(lags.values()) <= _WINDOW_BYTES:
                 break
             await self._changed()
-        longest = _WINDOW_BYTES if self._flights.is_full else max(self._flights.max_flight_bytes, _WINDOW_BYTES)
+        longest = _WINDOW_BYTES if self._flights.is_full else max(self._max_bytes, _WINDOW_BYTES)
         for reader, lag in lags.items():
             if lag > longest:
                 reader.is_left_behind = True
@@ -281,7 +285,7 @@ class Flights:
         self._lookouts: dict[str, asyncio.Future[None]] = {}
 
     def adopt(self, *, max_bytes: int, max_flight_bytes: int) -> None:
-        """Keep so much from now on."""
+        """Keep so much from now on: all together at once, each if it begins later."""
         self._max_bytes, self.max_flight_bytes = max_bytes, max_flight_bytes
 
     @property

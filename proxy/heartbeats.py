@@ -7,8 +7,10 @@ clock; not what an event says, nor why none comes.
 from __future__ import annotations
 
 import asyncio
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
+
+import structlog
 
 from proxy.errors import ClientLeft
 from proxy.relay import is_stream
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 _COMMENT: Final = b": keep-alive\n\n"
 _TAIL_BYTES: Final = 4
 _NEVER: Final = float("inf")
+
+_log = structlog.get_logger(__name__)
 
 
 @contextmanager
@@ -37,7 +41,7 @@ def kept_alive(writer: Writer, seconds: float | None) -> Iterator[Writer]:
     try:
         yield stream
     finally:
-        stream.rest()
+        stream.end()
 
 
 class _KeptAlive:
@@ -110,6 +114,12 @@ class _KeptAlive:
             self._timer.cancel()
             self._timer = None
 
+    def end(self) -> None:
+        """Write no comment from now on, and wait for none that is on its way."""
+        self.rest()
+        if self._beat is not None:
+            self._beat.cancel()
+
     def _begin(self, data: bytes) -> bytes:
         """Return the stream's first bytes; a mark of the byte order behind a comment would be part of a name."""
         self._has_begun = True
@@ -129,6 +139,11 @@ class _KeptAlive:
         if is_over or is_writing or (self._tail and not ends_event(self._tail)):
             return
         self._quiet_since, self._has_comment = _NEVER, True
-        with suppress(ClientLeft):  # whoever serves the connection ends its request, whatever that waits for
+        try:
             await self._writer.write(_COMMENT)
             self._quiet_since = self._loop.time()
+        except ClientLeft:  # whoever serves the connection ends its request, whatever that waits for
+            return
+        except Exception:  # noqa: BLE001  the outermost frame of a task
+            _log.exception("a stream is kept alive no longer")
+            self.rest()

@@ -54,6 +54,8 @@ _QUIET_SECONDS = 0.5
 _WRITE_BUFFER_BYTES = 16 * 1024
 """What is kept for a client that reads slowly until writing waits for it: the kernel keeps more."""
 _MAX_FIELDS = 1024
+_LONGEST_USER_TIMEOUT_MILLISECONDS = 2**31 - 1
+"""For how long at most the kernel can be told to wait for a client: not quite 25 days."""
 _HEADS_READ = 4
 """How many times the bound of a head is read before the connection is broken: a little above is told with a 431."""
 _TOO_MANY_FIELDS = "Too many headers"  # how aiohttp says it; the exception's type is that of any bad message
@@ -235,8 +237,9 @@ class _Protocol(RequestHandler):
         self.transport.set_write_buffer_limits(_WRITE_BUFFER_BYTES)
         sock = transport.get_extra_info("socket")
         if sock is not None and hasattr(socket, "TCP_USER_TIMEOUT"):  # RFC 5482, on Linux; elsewhere nobody is given up
+            patience = min(round(self._client_seconds * 1000), _LONGEST_USER_TIMEOUT_MILLISECONDS)
             with suppress(OSError):  # it has gone already
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(self._client_seconds * 1000))
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, patience)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """End the request under way; where the kernel gave its client up, that is the reason."""

@@ -45,7 +45,7 @@ COUNTING_SECONDS = 1.0
 """How long a page of metrics waits for a busy worker; what it told last stands in for it then."""
 
 RELOADING_SECONDS = 10.0
-"""How long a reload waits for a busy worker to take the new configuration; it takes it later then."""
+"""How long a reload waits for a busy worker to take the new configuration; it takes it later then, or is replaced."""
 
 FAILURES_AT_START = 3
 """So often may workers die before all of them serve; then the gateway gives up."""
@@ -111,11 +111,19 @@ class _Post:
         finally:
             del self.asked[turn]
 
-    def answered(self, turn: int, fault: str | None) -> None:
-        """Take note of what became of an order."""
+    def answered(self, turn: int, fault: str | None) -> bool:
+        """Take note of what became of an order; return whether somebody still waits for that."""
         answer = self.asked.get(turn)
-        if answer is not None and not answer.done():
-            answer.set_result(fault)
+        if answer is None or answer.done():
+            return False
+        answer.set_result(fault)
+        return True
+
+    async def make_room(self, reason: str) -> None:
+        """Have the worker, if there is one, end for a successor, which goes by what is in force."""
+        if self.channel is not None:
+            _log.error("a worker cannot switch; its successor will", worker=self.begin.worker, reason=reason)
+            await self.channel.send(Drain())
 
 
 class Workers:
@@ -195,9 +203,8 @@ class Workers:
         orders = [(switch,) if post.channel is channel else (prepare, switch) for post, channel in prepared]
         faults = await asyncio.gather(*(post.order(*given) for post, given in zip(self._posts, orders, strict=True)))
         for post, fault in zip(self._posts, faults, strict=True):
-            if fault is not None and post.channel is not None:
-                _log.error("a worker cannot switch; its successor will", worker=post.begin.worker, reason=fault)
-                await post.channel.send(Drain())
+            if fault is not None:
+                await post.make_room(fault)
         return None
 
     async def drain(self, timeout_seconds: float, hurry: asyncio.Event) -> None:
@@ -296,7 +303,8 @@ class Workers:
                         post.latest = snapshot
                         await _note_turn(post, turn)
                     case Done(turn, fault):
-                        post.answered(turn, fault)
+                        if not post.answered(turn, fault) and fault is not None:
+                            await post.make_room(fault)
                     case _:
                         return post.is_ready
         except TimeoutError:

@@ -172,14 +172,39 @@ async def test_flights_that_keep_too_much_together_are_joined_no_more() -> None:
     assert at.taken_bytes == 0
 
 
-async def test_other_bounds_hold_for_flights_under_way_too() -> None:
-    flight = begin(at := flights(max_flight_bytes=10))
-    at.adopt(max_bytes=15, max_flight_bytes=20)
+@pytest.mark.parametrize("bound", [5, 20], ids=["smaller", "larger"])
+async def test_another_bound_of_each_holds_for_those_that_begin_from_then_on(bound: int) -> None:
+    under_way = begin(at := flights(max_flight_bytes=10))
+    at.adopt(max_bytes=len(MEBIBYTE), max_flight_bytes=bound)
+    for flight, most in ((under_way, 10), (begin(at), bound)):
+        await flight.write(bytes(most))
+        assert flight.is_joinable
+        await flight.write(b"a")
+        assert not flight.is_joinable
+        flight.land()
+
+
+async def test_another_bound_of_all_together_holds_for_those_under_way_too() -> None:
+    flight = begin(at := flights())
+    at.adopt(max_bytes=15, max_flight_bytes=64 * KIBIBYTE)
     await flight.write(bytes(15))
     assert (at.is_full, flight.is_joinable) == (False, True)
     await flight.write(b"a")
     assert not flight.is_joinable
     flight.land()
+
+
+async def test_nobody_is_left_behind_for_a_bound_that_came_later() -> None:
+    flight = begin(at := flights(max_flight_bytes=2 * WINDOW))
+    with flight.reader() as slow:
+        fast = asyncio.create_task(read_all(flight))
+        await run_to_rest()
+        await flight.write(bytes(2 * WINDOW - KIBIBYTE))
+        at.adopt(max_bytes=10 * len(MEBIBYTE), max_flight_bytes=KIBIBYTE)
+        await flight.write(bytes(KIBIBYTE))
+        flight.land()
+        assert len(await fast) == 2 * WINDOW
+        assert len(b"".join([data async for data, _ in flight.pieces(slow)])) == 2 * WINDOW
 
 
 async def test_bytes_count_until_the_last_has_read_them() -> None:

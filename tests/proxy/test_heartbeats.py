@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
 from sending import MemoryWriter, make_decision, make_exchange
+from structlog.testing import capture_logs
 
 from proxy.early_streams import EarlyStream
 from proxy.errors import ClientLeft
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from proxy.exchange import Writer
 
 SECONDS = 0.005
+PATIENCE_SECONDS = 10
 COMMENT = b": keep-alive\n\n"
 STREAM = [("Content-Type", "text/event-stream")]
 JSON = [("Content-Type", "application/json")]
@@ -174,6 +177,47 @@ async def test_a_client_that_left_ends_the_comments_and_is_no_fault(caplog: pyte
         with pytest.raises(ClientLeft):
             await writer.write(EVENT)
     assert memory.writes == [COMMENT]
+    assert not caplog.records
+
+
+async def test_a_comment_that_waits_for_the_client_ends_with_the_block() -> None:
+    class Stalled(MemoryWriter):
+        async def write(self, data: bytes) -> None:
+            await super().write(data)
+            try:
+                await asyncio.Event().wait()
+            finally:
+                has_ended.set()
+
+    has_ended, memory = asyncio.Event(), Stalled()
+    with kept_alive(memory, SECONDS) as writer:
+        await writer.start(200, STREAM)
+        await memory.has_written.wait()
+        assert not has_ended.is_set()
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        await has_ended.wait()
+
+
+async def test_a_fault_of_ours_ends_the_comments_and_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(MemoryWriter):
+        async def write(self, data: bytes) -> None:
+            await super().write(data)
+            if data == COMMENT:
+                raise RuntimeError("It broke.")
+
+    memory = Broken()
+    with capture_logs() as logged:
+        with kept_alive(memory, SECONDS) as writer:
+            await writer.start(200, STREAM)
+            await memory.has_written.wait()
+            await some_beats_pass()
+            await writer.write(EVENT)
+            await some_beats_pass()
+            await writer.finish()
+        del writer
+        gc.collect()  # what nobody has heard of is told when it is thrown away
+    assert memory.writes == [COMMENT, EVENT]
+    assert [bool(line["exc_info"]) for line in logged] == [True]
     assert not caplog.records
 
 

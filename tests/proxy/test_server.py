@@ -40,7 +40,11 @@ def no_fault(fault: BaseException | None) -> None:
 
 @asynccontextmanager
 async def stopped(
-    answer: Answer, note_fault: NoteFault = no_fault, *, drain_seconds: float = 5
+    answer: Answer,
+    note_fault: NoteFault = no_fault,
+    *,
+    drain_seconds: float = 5,
+    client_seconds: float = CLIENT_SECONDS,
 ) -> AsyncIterator[tuple[str, asyncio.Event]]:
     """Serve; also return what ends it, which is set at the latest on leaving."""
     sock = socket.create_server(("127.0.0.1", 0))
@@ -52,7 +56,7 @@ async def stopped(
             sock,
             stopping,
             bounds=lambda: BOUNDS,
-            client_seconds=lambda: CLIENT_SECONDS,
+            client_seconds=lambda: client_seconds,
             drain_seconds=lambda: drain_seconds,
             note_fault=note_fault,
         )
@@ -439,6 +443,24 @@ async def test_a_client_that_takes_nothing_of_its_answer_is_given_up(*, is_whole
         client.close()
     assert isinstance(end, asyncio.CancelledError)
     assert end.args == (CLIENT_TOO_SLOW,)
+
+
+@pytest.mark.parametrize("days", [24, 30, 36_500])
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def test_a_client_may_be_given_more_time_than_the_kernel_counts(
+    new_loop: Callable[[], asyncio.AbstractEventLoop], days: int
+) -> None:
+    """It counts milliseconds in 31 bits, which are not quite 25 days."""
+    broken: list[dict[str, object]] = []
+
+    async def scenario() -> int:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: broken.append(context))
+        async with stopped(say_hello, client_seconds=days * 86_400) as (base, _):
+            return (await ask(base)).status
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        assert runner.run(scenario()) == 200
+    assert broken == []
 
 
 async def test_a_client_that_takes_nothing_is_given_up_though_nothing_waits_for_it() -> None:

@@ -236,6 +236,23 @@ async def test_a_busy_worker_is_not_waited_for_for_ever(
         assert [line["worker"] for line in logged if "busy" in line["event"]] == [0, 0]
 
 
+async def test_a_worker_that_tells_too_late_that_it_cannot_makes_room_for_one_that_can(
+    one_port: list[socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervised, "RELOADING_SECONDS", 0.05)
+    async with make_workers(one_port, "late") as workers:
+        await workers.wait_ready()
+        assert await workers.reload(b"new") is None
+        victim, configuration = await asked(one_port)
+        assert configuration == b"{}"
+        with capture_logs() as logged:
+            await workers.snapshots()
+            assert await meet_another(one_port, victim)
+        reasons = [line["reason"] for line in logged if "cannot switch" in line["event"]]
+        assert (set(reasons), logged[0]["log_level"]) == ({"it will not"}, "error")
+        assert (await asked(one_port))[1] == b"new"
+
+
 async def test_reloads_while_workers_die_again_and_again_leave_them_all_with_the_last_one(
     ports: list[socket.socket],
 ) -> None:

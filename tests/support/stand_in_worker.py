@@ -2,8 +2,9 @@
 
 `serve` answers every connection with its process id and counts it; `fail` dies at once; `deaf` serves and does not
 drain; `babble` answers with what is no message when it is asked to count; `stubborn` prepares no other configuration;
-`forgetful` does, and cannot switch to it; `frail` dies of preparing; `slow` never answers. Answers tell the process id
-and the configuration; whoever begins with the one that is called `deadly` dies. It speaks the real channel.
+`forgetful` does, and cannot switch to it; `frail` dies of preparing; `slow` never answers; `late` follows none of both,
+and says so once it is asked to count. Answers tell the process id and the configuration; whoever begins with the one
+that is called `deadly` dies. It speaks the real channel.
 """
 
 from __future__ import annotations
@@ -36,9 +37,15 @@ async def main(manner: str, channel_fd: int, listening_fd: int) -> None:
         if isinstance(message, Drain) and manner != "deaf":
             break
         if isinstance(message, Count):
+            while worker.unsaid:
+                await channel.send(worker.unsaid.pop(0))
             await channel.send(BABBLE if manner == "babble" else Counted(worker.metrics.snapshot(), message.turn))
         elif isinstance(message, Prepare | Switch) and manner != "slow":
-            await channel.send(Done(message.turn, worker.follow(message)))
+            done = Done(message.turn, worker.follow(message))
+            if manner == "late":
+                worker.unsaid.append(done)
+            else:
+                await channel.send(done)
     server.close()
 
 
@@ -47,6 +54,7 @@ class StandIn:
 
     def __init__(self, manner: str, channel: Channel, configuration: bytes) -> None:
         self.metrics = Metrics()
+        self.unsaid: list[Done] = []
         self._manner = manner
         self._channel = channel
         self._configuration = self._prepared = configuration
@@ -62,14 +70,14 @@ class StandIn:
 
     def follow(self, order: Prepare | Switch) -> str | None:
         """Follow an order, or say why not."""
+        if self._manner in ("stubborn", "late"):
+            return "it will not"
         if isinstance(order, Switch):
             if self._manner == "forgetful":
                 return "it has forgotten"
             self._configuration = self._prepared
         elif self._manner == "frail":
             sys.exit(3)
-        elif self._manner == "stubborn":
-            return "it will not"
         else:
             self._prepared = order.configuration
         return None
