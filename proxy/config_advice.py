@@ -92,6 +92,8 @@ def _on_upstreams(configuration: Configuration) -> Iterator[str]:
                 f"upstreams.{name}.concurrency is {upstream.concurrency}, and each of the {configuration.workers} "
                 "workers has one place at least: so many requests may be there at once"
             )
+        if upstream.concurrency is None and "queue" in upstream.model_fields_set:
+            yield f"upstreams.{name}.queue does nothing: without concurrency there is always a place"
 
 
 def _on_deployments(configuration: Configuration) -> Iterator[str]:
@@ -99,8 +101,15 @@ def _on_deployments(configuration: Configuration) -> Iterator[str]:
         is_alone = len(model.deployments) == 1
         if is_alone and model.hedge_after is not None:
             yield f"models.{name}.hedge_after does nothing: there is no second deployment"
+        if model.max_attempts == 1 and model.hedge_after is not None:
+            yield f"models.{name}.hedge_after does nothing: max_attempts is 1, and a hedge is one more"
         if model.auth == "passthrough" and (model.hedge_after is not None or model.shadow is not None):
             yield f"models.{name} sends the client's own credential, so that nothing is hedged or shadowed"
+        if model.breaker.longest_open < model.breaker.open_for:
+            yield (
+                f"models.{name}.breaker.open_for is not obeyed: longest_open is shorter "
+                f"({model.breaker.longest_open / 1000:g} s), and that is how long the breaker stays open"
+            )
 
 
 def _unused_policies(configuration: Configuration) -> list[str]:

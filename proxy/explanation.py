@@ -15,9 +15,11 @@ from policies.advisories import ADVICE
 from policies.cacheability import Bypass, Keyed, is_deterministic
 from policies.decision import decide
 from policies.errors import Forbidden, LimitExceeded, NotStored, PolicyViolation, Rejection
+from policies.own_requests import find_shadow, hedge_after_seconds, is_compared
 from policies.requests.body import decode_body
 from policies.requests.dialects import read_request
 from policies.room import Room, ceil_seconds, refuse
+from policies.routing import fits, fitting_first
 from policies.windows import Level
 from proxy.errors import error_object, status_of
 from proxy.named_principal import CannotAnswer, find_principal
@@ -29,6 +31,7 @@ from proxy.standings import amount, describe_applied, describe_limit, describe_p
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from policies.catalog import Deployment
     from policies.decision import Decision
     from policies.limits import BoundLimit
     from policies.principals import Principal
@@ -47,6 +50,7 @@ _TARGET: Final = re.compile(
 _FIRST_DRAW = 0.0
 _USAGE: Final = "stream_options.include_usage"
 _AZURES: Final = "cache_level"
+_ROUTE_SETTINGS: Final = ("routing", "auth", "response_model")
 _MICRODOLLARS_PER_USD = 1_000_000
 
 
@@ -156,6 +160,7 @@ def _describe_decision(
         "limits": _describe_limits(decision, rooms),
         "cache": _describe_cache(decision),
         "deployments": _describe_deployments(decision, upstreams),
+        "route": _describe_route(decision),
     }
 
 
@@ -277,22 +282,67 @@ def _cache_reason(decision: Decision) -> str:
 
 
 def _describe_deployments(decision: Decision, upstreams: Mapping[str, Upstream]) -> list[dict[str, Any]]:
-    """Tell the order for one draw; `share` is how often each is the first that is tried.
+    """Tell the order for one draw, as it is while every deployment is available and has room.
 
-    `adds` and `leaves_out` are what it is sent more or less than the effective request, until it refuses that.
+    `share` is how often it is tried first, where the draw alone says that, and it ever is. `fits`, where a context
+    window is configured: whether it surely holds the request. `adds` and `leaves_out` are what it is sent more or less
+    than the effective request, until it refuses that.
     """
-    weights = sum(each.weight for each in decision.candidates)
+    shares = _shares(decision)
     return [
         {
             "upstream": each.upstream,
             "kind": upstreams[each.upstream].kind,
             "name": each.name or decision.model.name,
             "weight": each.weight,
-            "share": each.weight / weights,
+            **({"share": shares[position]} if position in shares else {}),
+            **_fit(decision, each),
             **_sent_otherwise(decision, upstreams[each.upstream]),
         }
-        for each in decision.candidates
+        for position, each in enumerate(decision.candidates)
     ]
+
+
+def _shares(decision: Decision) -> dict[int, float]:
+    """Return how often each of the candidates is tried first, by position; without those that never are."""
+    if decision.model.settings.routing != "weighted":
+        return {}
+    weights = {n: each.weight for n, each in enumerate(decision.candidates) if _can_be_first(decision, each)}
+    return {position: weight / sum(weights.values()) for position, weight in weights.items()}
+
+
+def _can_be_first(decision: Decision, candidate: Deployment) -> bool:
+    """Tell whether it is tried first when it is drawn first."""
+    drawn = (candidate, *decision.candidates)
+    return fitting_first(drawn, decision.model, decision.worst_case)[0] is candidate
+
+
+def _fit(decision: Decision, candidate: Deployment) -> dict[str, bool]:
+    if candidate.context_window is None and decision.model.settings.context_window is None:
+        return {}
+    return {"fits": fits(candidate, decision.model, decision.worst_case)}
+
+
+def _describe_route(decision: Decision) -> dict[str, Any]:
+    """Tell the model's settings that this request is sent by, each only where it is not the default."""
+    settings = decision.model.settings
+    told: dict[str, Any] = {
+        name: getattr(settings, name)
+        for name in _ROUTE_SETTINGS
+        if getattr(settings, name) != type(settings).model_fields[name].default
+    }
+    after_seconds = hedge_after_seconds(decision)
+    if after_seconds is not None:
+        told["hedge_after_seconds"] = after_seconds
+    shadow = find_shadow(decision, _FIRST_DRAW)
+    if shadow is not None and settings.shadow is not None:
+        told["shadow"] = {
+            "upstream": shadow.upstream,
+            "name": shadow.name or decision.model.name,
+            "share": settings.shadow.share,
+            "compare": is_compared(decision),
+        }
+    return told
 
 
 def _sent_otherwise(decision: Decision, upstream: Upstream) -> dict[str, list[str]]:

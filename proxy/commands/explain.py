@@ -34,7 +34,14 @@ exit status: 0 served, 1 refused, 2 misused
 """
 
 _NONE = "–"
-_FIRST_IS_DRAWN = "The first is drawn by its share for each request; the others are tried when it fails."
+_FIRST = {
+    "weighted": "The first is drawn by its share for each request; the others are tried when it fails.",
+    "least_outstanding": "The first has the fewest requests under way for its weight; the others are tried when it "
+    "fails.",
+    "latency": "The first is the faster of two that are drawn by weight; the others are tried when it fails.",
+}
+_FITS = {True: "yes", False: "perhaps not", None: _NONE}
+_SMALL_LAST = "Those that the request may not fit come after those that it fits, the largest window first."
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -101,8 +108,8 @@ def as_lines(told: dict[str, Any]) -> Iterator[str]:
     yield ""
     yield from labelled("cache", _cache(told["cache"]))
     yield from section("route", _route(told["deployments"]), right=(0, 4, 5))
-    if len(told["deployments"]) > 1:
-        yield INDENT + _FIRST_IS_DRAWN
+    for sentence in (*_order(told["deployments"], told["route"]), *_route_settings(told["route"], told["model"])):
+        yield from wrapped(sentence, INDENT)
     for words, named in (("Added, and kept from the client", "adds"), ("Left out", "leaves_out")):
         yield from _sent_otherwise(words, {each["upstream"]: each[named] for each in told["deployments"]})
 
@@ -210,10 +217,35 @@ def _cache(cache: dict[str, Any]) -> Iterator[str]:
 
 
 def _route(deployments: Sequence[dict[str, Any]]) -> Iterator[Sequence[str]]:
-    yield "try", "deployment", "upstream", "kind", "weight", "share"
+    has_windows = any("fits" in each for each in deployments)
+    yield "try", "deployment", "upstream", "kind", "weight", "share", *(["fits"] if has_windows else [])
     for position, each in enumerate(deployments, 1):
-        share = f"{each['share']:.0%}"
-        yield str(position), each["name"], each["upstream"], each["kind"], str(each["weight"]), share
+        share = f"{each['share']:.0%}" if "share" in each else _NONE
+        fits = [_FITS[each.get("fits")]] if has_windows else []
+        yield str(position), each["name"], each["upstream"], each["kind"], str(each["weight"]), share, *fits
+
+
+def _order(deployments: Sequence[dict[str, Any]], route: dict[str, Any]) -> Iterator[str]:
+    if len(deployments) == 1:
+        return
+    yield _FIRST[route.get("routing", "weighted")]
+    if any(each.get("fits") is False for each in deployments):
+        yield _SMALL_LAST
+
+
+def _route_settings(route: dict[str, Any], model: dict[str, str]) -> Iterator[str]:
+    """Tell in a sentence each what else the model's settings mean for the request."""
+    if "hedge_after_seconds" in route:
+        yield f"A second one is asked too when no answer began within {route['hedge_after_seconds']:g} s."
+    if "shadow" in route:
+        shadow = route["shadow"]
+        compared = ", and what it generates is compared" if shadow["compare"] else ""
+        place = f"{shadow['name']} at {shadow['upstream']}"
+        yield f"A copy of {100 * shadow['share']:g}% of such requests goes to {place}{compared}."
+    if "auth" in route:
+        yield "The client's own credential goes upstream."
+    if "response_model" in route:
+        yield f"Answers name the model as it was asked for: {model['asked']}."
 
 
 def _sent_otherwise(words: str, by_upstream: dict[str, list[str]]) -> Iterator[str]:

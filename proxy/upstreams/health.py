@@ -97,7 +97,7 @@ class HealthChecks:
     async def _ask(self, check: _Check) -> str | None:
         """Ask once: None where the upstream is well, else what is wrong."""
         target, health = check.target, check.health
-        address = target.settings.base_url.rstrip("/") + health.path
+        address = target.settings.base_url + health.path
         try:
             status = await self._client.get(
                 address, target.headers, way=target.way, timeout_seconds=health.timeout / 1000

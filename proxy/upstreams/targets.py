@@ -31,7 +31,7 @@ class Target:
         self.settings = settings
         self.way = way
         self.headers = upstream_headers(settings)
-        self._base = settings.base_url.rstrip("/")
+        self._base = settings.base_url
 
     def address(self, name: str, decision: Decision) -> str:
         """Return where a request for a deployment of this name goes.

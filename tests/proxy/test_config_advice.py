@@ -76,6 +76,21 @@ def test_nothing_is_said_of_a_sound_configuration() -> None:
             id="nobody to hedge with",
         ),
         pytest.param(
+            {"models": {"m": {"deployments": [{"upstream": "u"}] * 2, "hedge_after": "1s", "max_attempts": 1}}},
+            "models.m.hedge_after does nothing: max_attempts is 1",
+            id="no attempt is left for a hedge",
+        ),
+        pytest.param(
+            {"upstreams": {"u": {**SOUND["upstreams"]["u"], "queue": {"length": 5}}}},
+            "upstreams.u.queue does nothing: without concurrency",
+            id="a line where nobody waits",
+        ),
+        pytest.param(
+            {"models": {"m": {**SOUND["models"]["m"], "breaker": {"open_for": "3m"}}}},
+            "models.m.breaker.open_for is not obeyed: longest_open is shorter (120 s)",
+            id="a breaker that opens for longer than it may, which by default is two minutes",
+        ),
+        pytest.param(
             {"models": {"m": {**SOUND["models"]["m"], "auth": "passthrough", "shadow": {"upstream": "u"}}}},
             "models.m sends the client's own credential",
             id="a shadow that is never sent",

@@ -205,6 +205,109 @@ def test_the_route_is_told_without_addresses_and_credentials() -> None:
     assert "http" not in json.dumps(seen)
 
 
+def with_model(*deployments: dict[str, Any], **settings: Any) -> Configuration:  # noqa: ANN401  settings
+    model = {**SETTINGS["models"]["m"], "deployments": deployments, **settings}
+    return Configuration.model_validate({**SETTINGS, "models": {**SETTINGS["models"], "m": model}})
+
+
+ONE = {"upstream": "one"}
+TWO = {"upstream": "two", "weight": 3}
+THREE = {"upstream": "one", "name": "large", "weight": 2}
+
+
+@pytest.mark.parametrize(
+    ("configuration", "expected"),
+    [
+        # "Hi" is 2 bytes, a prompt counts 16 and a request 8 more; 10 tokens of output: 36.
+        pytest.param(
+            with_model(ONE, {**TWO, "context_window": 35}, {**THREE, "context_window": 36}),
+            [("m", 1 / 3, None), ("large", 2 / 3, True), ("two", None, False)],
+            id="by weight among those that fit, the largest window after them",
+        ),
+        pytest.param(
+            with_model({**ONE, "context_window": 34}, {**TWO, "context_window": 35}, {**THREE, "context_window": 35}),
+            [("two", 0.6, False), ("large", 0.4, False), ("m", None, False)],
+            id="by weight among the largest where none fits",
+        ),
+        pytest.param(
+            with_model(ONE, {**TWO, "context_window": 64}, context_window=32),
+            [("two", 1.0, True), ("m", None, False)],
+            id="one without a window has the model's",
+        ),
+        pytest.param(
+            with_model(ONE, TWO, context_window=32),
+            [("m", 0.25, False), ("two", 0.75, False)],
+            id="by weight where all have the model's",
+        ),
+        pytest.param(
+            with_model(ONE, TWO, routing="least_outstanding"),
+            [("m", None, None), ("two", None, None)],
+            id="who has the fewest under way is not drawn",
+        ),
+        pytest.param(
+            with_model(ONE, TWO, routing="latency"),
+            [("m", None, None), ("two", None, None)],
+            id="the faster of two is not drawn alone",
+        ),
+    ],
+)
+def test_a_share_is_told_where_the_draw_decides_and_whether_windows_hold_the_request(
+    configuration: Configuration, expected: list[tuple[str, float | None, bool | None]]
+) -> None:
+    seen = describe(explain(configuration, Question(b'{"model": "m", "prompt": "Hi", "max_tokens": 10}', key="key_a")))
+    told = [
+        (each["upstream"] if each["upstream"] == "two" else each["name"], each.get("share"), each.get("fits"))
+        for each in seen["deployments"]
+    ]
+    assert told == [(name, share if share is None else pytest.approx(share), fits) for name, share, fits in expected]
+
+
+SHADOW = {"upstream": "two", "name": "next", "share": 0.25}
+DRAWN: dict[str, Any] = {}
+SURE = {"temperature": 0}
+
+
+@pytest.mark.parametrize(
+    ("settings", "fields", "expected"),
+    [
+        pytest.param({}, SURE, {}, id="nothing of what is the default"),
+        pytest.param({"routing": "latency"}, DRAWN, {"routing": "latency"}, id="how the first is found"),
+        pytest.param({"response_model": "asked"}, DRAWN, {"response_model": "asked"}, id="whose name answers bear"),
+        pytest.param({"hedge_after": "500ms"}, SURE, {"hedge_after_seconds": 0.5}, id="when it is hedged"),
+        pytest.param({"hedge_after": "500ms", "max_attempts": 1}, SURE, {}, id="not where only one attempt is made"),
+        pytest.param(
+            {"shadow": SHADOW},
+            SURE,
+            {"shadow": {"upstream": "two", "name": "next", "share": 0.25, "compare": True}},
+            id="where copies go, and that they are compared",
+        ),
+        pytest.param(
+            {"shadow": {"upstream": "two"}},
+            DRAWN,
+            {"shadow": {"upstream": "two", "name": "m", "share": 1.0, "compare": False}},
+            id="what is drawn is not compared",
+        ),
+        pytest.param(
+            {"auth": "passthrough", "hedge_after": "1s", "shadow": SHADOW},
+            SURE,
+            {"auth": "passthrough"},
+            id="what bears the client's own credential is sent once",
+        ),
+    ],
+)
+def test_the_settings_that_a_request_is_sent_by_are_told_where_they_are_not_the_default(
+    settings: dict[str, Any], fields: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    question = Question(json.dumps({**ASKED, **fields}).encode(), key="key_a")
+    assert describe(explain(with_model(ONE, TWO, **settings), question))["route"] == expected
+
+
+def test_what_may_differ_the_second_time_is_not_hedged() -> None:
+    tools = {"tools": [{"type": "web_search"}], "input": "Hi"}
+    question = Question(json.dumps({"model": "m", **tools, **SURE}).encode(), "/v1/responses", key="key_a")
+    assert describe(explain(with_model(ONE, TWO, hedge_after="1s"), question))["route"] == {}
+
+
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [

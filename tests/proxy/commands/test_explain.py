@@ -134,6 +134,60 @@ def test_what_upstreams_are_sent_besides_is_a_line_each(files: list[str], capsys
     ]
 
 
+ROUTE = {
+    **SETTINGS["models"]["m"],
+    "deployments": [{"upstream": "llama", "context_window": 30}, {"upstream": "azure", "name": "prod", "weight": 3}],
+    "hedge_after": "500ms",
+    "shadow": {"upstream": "llama", "name": "next", "share": 0.01},
+    "response_model": "asked",
+}
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        pytest.param(
+            ROUTE,
+            """\
+  try  deployment  upstream  kind    weight  share  fits
+    1  prod        azure     azure        3   100%  –
+    2  m           llama     openai       1      –  perhaps not
+  The first is drawn by its share for each request; the others are tried when it fails.
+  Those that the request may not fit come after those that it fits, the largest window first.
+  A second one is asked too when no answer began within 0.5 s.
+  A copy of 1% of such requests goes to next at llama, and what it generates is compared.
+  Answers name the model as it was asked for: old.""",
+            id="windows, hedges, a shadow and names",
+        ),
+        pytest.param(
+            {**SETTINGS["models"]["m"], "routing": "least_outstanding", "auth": "passthrough"},
+            """\
+  try  deployment  upstream  kind    weight  share
+    1  m           llama     openai       1      –
+    2  prod        azure     azure        3      –
+  The first has the fewest requests under way for its weight; the others are tried when it fails.
+  The client's own credential goes upstream.""",
+            id="the fewest under way, and the client's credential",
+        ),
+        pytest.param(
+            {**SETTINGS["models"]["m"], "routing": "latency", "context_window": 1000},
+            """\
+  try  deployment  upstream  kind    weight  share  fits
+    1  m           llama     openai       1      –  yes
+    2  prod        azure     azure        3      –  yes
+  The first is the faster of two that are drawn by weight; the others are tried when it fails.""",
+            id="the faster of two, in the model's window",
+        ),
+    ],
+)
+def test_the_way_a_request_goes_is_laid_out_for_people(settings: dict[str, Any], expected: str) -> None:
+    # 2 bytes, 16 for a prompt and 8 for a request, and a ceiling of 16: 42 tokens
+    body = b'{"model": "old", "prompt": "Hi", "temperature": 0}'
+    configuration = Configuration.model_validate({**SETTINGS, "models": {"m": settings}})
+    lines = list(as_lines(describe(explain(configuration, Question(body, key="key_a")))))
+    assert "\n".join(lines[lines.index("route") + 1 :]) == expected
+
+
 def test_where_nothing_is_to_be_told_that_is_said(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     bare = {**SETTINGS, "organization": {}, "projects": [{"id": "proj"}], "keys": SETTINGS["keys"][:1]}
     bare["models"] = {"m": {"deployments": [{"upstream": "llama"}]}}

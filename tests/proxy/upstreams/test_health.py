@@ -134,8 +134,9 @@ async def test_every_change_is_told_once(world: World, caplog: pytest.LogCapture
     ]
 
 
-async def test_a_check_is_a_get_below_the_base_address_with_the_upstreams_own_key(world: World) -> None:
-    await world.answers(200, path="/health?deep=1")
+@pytest.mark.parametrize("base", ["/v1", "/v1/"])
+async def test_a_check_is_a_get_below_the_base_address_with_the_upstreams_own_key(world: World, base: str) -> None:
+    await world.answers(200, base=base, path="/health?deep=1")
     asked = world.up.log[0]
     assert (asked.method, asked.target, asked.body) == ("GET", "/v1/health?deep=1", b"")
     assert asked.header("Authorization") == f"Bearer {UPSTREAM_KEY}"

@@ -47,6 +47,17 @@ def test_an_openai_upstream_is_told_the_model_in_the_body(endpoint: Endpoint, fi
 
 
 @pytest.mark.parametrize(
+    ("base_url", "kind", "expected"),
+    [
+        pytest.param(f"{ACME}/v1//", "openai", f"{ACME}/v1/completions", id="OpenAI's"),
+        pytest.param(f"{ACME}/", "azure", f"{ACME}/openai/deployments/m/completions?api-version=1", id="Azure's"),
+    ],
+)
+def test_a_slash_at_the_end_of_an_upstreams_address_is_not_doubled(base_url: str, kind: str, expected: str) -> None:
+    assert target(base_url, kind=kind).address("m", make_decision(api_version="1")) == expected
+
+
+@pytest.mark.parametrize(
     ("configured", "clients", "expected"),
     [
         pytest.param("2024-10-21", "2024-06-01", "2024-10-21", id="the configured one"),
