@@ -38,7 +38,7 @@ from proxy.store.connection import Store
 from proxy.store.keys import Keys
 from proxy.store.reservations import Reservations, probe
 from proxy.upstreams.client import UpstreamClient
-from proxy.upstreams.live import Upstreams
+from proxy.upstreams.live import Upstreams, targets_of
 
 if TYPE_CHECKING:
     import socket
@@ -57,7 +57,7 @@ class Gateway:
     def __init__(self, parts: Parts, snapshot: Snapshot, metrics: Metrics) -> None:
         self._parts = parts
         self._metrics = metrics
-        self._serving = _Serving(snapshot)
+        self.switch(snapshot)
 
     @property
     def snapshot(self) -> Snapshot:
@@ -70,7 +70,7 @@ class Gateway:
 
     def switch(self, snapshot: Snapshot) -> None:
         """Put a prepared configuration in force for requests that come from now on; others keep theirs."""
-        self._parts.adopt(snapshot.configuration)
+        self._parts.adopt(snapshot)
         self._serving = _Serving(snapshot)
 
     async def answer(self, request: Request, writer: Writer) -> None:
@@ -135,10 +135,16 @@ class Parts:
 
     async def snapshot(self, configuration: Configuration) -> Snapshot:
         """Prepare a configuration; what takes long is done beside the event loop."""
-        rulebook, principals, version = await asyncio.to_thread(
-            lambda: (configuration.rulebook(), configuration.principals(), configuration.version)
+        environment = proxy_environment()
+        rulebook, principals, version, targets = await asyncio.to_thread(
+            lambda: (
+                configuration.rulebook(),
+                configuration.principals(),
+                configuration.version,
+                targets_of(configuration, environment),
+            )
         )
-        dispatcher = self.upstreams.dispatcher(configuration, proxy_environment())
+        dispatcher = self.upstreams.dispatcher(configuration, targets)
         bounds = _relay_bounds(configuration)
         own = OwnRequests(
             self.under_way,
@@ -160,8 +166,10 @@ class Parts:
             shadow=ShadowTraffic(own, self.metrics),
         )
 
-    def adopt(self, configuration: Configuration) -> None:
-        """Go by another configuration from now on: how much is kept, and for how long."""
+    def adopt(self, snapshot: Snapshot) -> None:
+        """Go by a prepared configuration from now on: how much is kept, for how long, how upstreams are used."""
+        configuration = snapshot.configuration
+        self.upstreams.adopt(configuration, snapshot.hedging.own.dispatcher.targets)
         self.admissions.join_wait_seconds = configuration.join_wait / 1000
         self.flights.adopt(max_bytes=configuration.max_flight_bytes, max_flight_bytes=configuration.max_entry_bytes)
         self.memory.adopt(configuration.cache_memory_bytes)
@@ -209,7 +217,7 @@ async def open_gateway(
         )
         stack.push_async_callback(admissions.close)
         await admissions.start()
-        under_way = UnderWay()
+        under_way = UnderWay(metrics)
         stack.push_async_callback(under_way.close)
         parts = Parts(admissions, flights, known, memory, upstreams, under_way, metrics)
         yield Gateway(parts, await parts.snapshot(configuration), metrics)

@@ -226,7 +226,7 @@ class Metrics:
         )
         self.slow_clients_total = self._counter(
             "slow_clients_total",
-            "Requests whose client was given up, because it took nothing of its answer for too long.",
+            "Requests whose client was given up: it took nothing for long, or less than others who read the same.",
             "model",
         )
         self.request_duration_seconds = self._histogram(

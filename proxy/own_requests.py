@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from policies.rulebook import Rulebook
     from proxy.admission import Admission, Admissions
     from proxy.exchange import Headers, Request
+    from proxy.metrics import Metrics
     from proxy.relay import RelayBounds
     from proxy.store.entries import StoredAnswer
     from proxy.upstreams.client import UpstreamAnswer
@@ -47,8 +48,9 @@ _log = structlog.get_logger(__name__)
 class UnderWay:
     """What of one worker's own requests goes on by itself, whatever configuration it began with. End with `close`."""
 
-    def __init__(self) -> None:
+    def __init__(self, metrics: Metrics) -> None:
         """Begin with nothing."""
+        self._metrics = metrics
         self._tasks: dict[str, set[asyncio.Task[None]]] = {}
 
     def begin(
@@ -58,7 +60,7 @@ class UnderWay:
         tasks = self._tasks.setdefault(origin, set())
         if len(tasks) >= most:
             return None
-        task = asyncio.create_task(_guarded(origin, work), name=origin)
+        task = asyncio.create_task(self._guarded(origin, work), name=origin)
         tasks.add(task)
         task.add_done_callback(tasks.discard)
         return task
@@ -70,12 +72,12 @@ class UnderWay:
             task.cancel()
         await asyncio.gather(*under_way, return_exceptions=True)
 
-
-async def _guarded(origin: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    try:
-        await work()
-    except Exception:  # noqa: BLE001  the outermost frame of a task
-        _log.exception("a request of the gateway's own failed in a way that nothing foresaw", origin=origin)
+    async def _guarded(self, origin: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        try:
+            await work()
+        except Exception:  # noqa: BLE001  the outermost frame of a task
+            _log.exception("a request of the gateway's own failed in a way that nothing foresaw", origin=origin)
+            self._metrics.unhandled_errors_total.labels("own request").inc()
 
 
 @dataclass(frozen=True, slots=True)

@@ -272,13 +272,13 @@ async def _relay_whole(passing: _Passing) -> None:
     is_embedding = passing.decision.effective.endpoint is Endpoint.EMBEDDINGS
     has_all = contents.embeddings == view.choices if is_embedding else are_choices_whole(observed, view.choices)
     observed.is_complete = has_all and not contents.is_error and answer.status == _OK
-    passing.tell(Outcome.UPSTREAM_ERROR if contents.is_error else Outcome.COMPLETED)
     sent = body
     if passing.complete is not None and not contents.is_error:
         whole = passing.complete(body)
         if whole is None:
             raise _unusable(answer, body, "it does not hold what was asked for")
         sent = whole
+    passing.tell(Outcome.UPSTREAM_ERROR if contents.is_error else Outcome.COMPLETED)
     is_kept = observed.is_complete and passing.may_store(is_stream=False)
     await passing.settle(passing.entry(body, content_type, is_stream=False) if is_kept else None)
     await passing.writer.respond(answer.status, passing.head(content_type, WHOLE_FIELDS), sent)

@@ -523,6 +523,10 @@ class UpstreamAnswer:
     def close(self) -> None:
         """Give the connection back, or cut it when the body was not read to its end."""
         self._response.close()
+        self.count_as_closed()
+
+    def count_as_closed(self) -> None:
+        """Have told what `when_closed` tells, though the answer is kept; it is not told again."""
         if self.when_closed is not None:
             self.when_closed()
             self.when_closed = None
@@ -634,7 +638,8 @@ class UpstreamClient:
         attempt: _Attempt,
     ) -> aiohttp.ClientResponse:
         assert self._session is not None  # noqa: S101  opened by `async with`
-        url, fields, proxy = self._url(address), CIMultiDict(headers), way.proxy
+        url, proxy = self._url(address), way.proxy
+        fields, with_connect = _fields(headers, url, proxy)
         token = _current.set(attempt)
         try:
             response = await self._session.request(
@@ -646,7 +651,7 @@ class UpstreamClient:
                 timeout=_timeout(bounds),
                 ssl=True if way.tls is None else way.tls,
                 proxy=None if proxy is None else self._url(proxy.address),
-                proxy_headers=None if proxy is None else _proxy_fields(proxy, url, fields),
+                proxy_headers=with_connect,
             )
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             on_the_way = "" if proxy is None or attempt.protocol is not None else f"through proxy {proxy.address}: "
@@ -668,12 +673,16 @@ class UpstreamClient:
         return url
 
 
-def _proxy_fields(proxy: Proxy, url: URL, fields: CIMultiDict[str]) -> CIMultiDict[str]:
-    """Return what is sent to a proxy with CONNECT. One that reads the request has its credentials in its `fields`."""
+def _fields(headers: Headers, url: URL, proxy: Proxy | None) -> tuple[CIMultiDict[str], CIMultiDict[str] | None]:
+    """Return what is sent with the request, and with CONNECT before it. Proxies find credentials where they read."""
+    fields = CIMultiDict(headers)
+    if proxy is None:
+        return fields, None
     with_connect = CIMultiDict([_PROXY_AGENT])
     if proxy.authorization is not None:
-        (fields if url.scheme == "http" else with_connect)["Proxy-Authorization"] = proxy.authorization
-    return with_connect
+        read_by_proxy = fields if url.scheme == "http" else with_connect
+        read_by_proxy["Proxy-Authorization"] = proxy.authorization
+    return fields, with_connect
 
 
 async def _ignore_body(response: aiohttp.ClientResponse) -> None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from policies.retries import Again, Cause, Failed, after_failure, is_retryable
 from policies.routing import arrange, fits
+from policies.usage import CLIENT
 from proxy.errors import (
     NoUpstreamLeft,
     UpstreamBroken,
@@ -81,7 +82,6 @@ class Dispatcher:
         self.targets = targets
         self.bounds = bounds
         self.pseudonym_key = pseudonym_key
-        self.refuses_usage: set[tuple[str, str]] = set()
 
     def begin(self, decision: Decision, exchange: Exchange, request: Request) -> Sending:
         """Return a request on its way; of the client's `request` only the header fields that may pass are read."""
@@ -115,7 +115,6 @@ class Sending:
         self._history: list[Failed] = []
         self._failure: AttemptFailed | UpstreamError | None = None
         self._kept: tuple[UpstreamAnswer, int] | None = None
-        self._running: Running | None = None
 
     async def __aenter__(self) -> Self:
         """Begin nothing yet."""
@@ -152,10 +151,10 @@ class Sending:
             except UpstreamUnusable as error:
                 self._note_failure(error, Failed(self._position, Cause.UNUSABLE))
             except UpstreamBusy:
-                if self._kept is None:
+                if not self._history:
                     raise
                 return await self._give_up()
-            if self.before_going_on is not None:
+            if self.before_going_on is not None and not self._was_stale:
                 await self.before_going_on()
             if not self.goes_on():
                 return await self._give_up()
@@ -244,8 +243,6 @@ class Sending:
         return not was_refused or self._upstreams.spend_retry()
 
     async def _wait(self) -> None:
-        upstream = self._candidates[self._position].upstream
-        self._metrics.upstream_retries_total.labels(upstream).inc()
         if self._wait_milliseconds:
             await asyncio.sleep(self._wait_milliseconds / 1000)
 
@@ -264,8 +261,7 @@ class Sending:
         """Keep the latest refusal, to be passed on if nothing better comes; it takes up no room at its upstream."""
         self._drop()
         self._kept = (answer, self._position)
-        if self._running is not None:
-            self._running.leave()
+        answer.count_as_closed()
 
     def _drop(self) -> None:
         if self._kept is not None:
@@ -278,6 +274,8 @@ class Sending:
         """Send the request to the candidate in turn; once more without asking for usage where that was refused."""
         await self._enter()
         deployment = self.current = self._candidates[self._position]
+        if self._history:
+            self._metrics.upstream_retries_total.labels(deployment.upstream).inc()
         name = deployment.name or self._decision.model.name
         asks = self._asks_usage(deployment.upstream, name)
         answer = await self._post(deployment, name, asks_usage=asks)
@@ -294,7 +292,7 @@ class Sending:
         await enter_first([self._upstreams.gate(deployment.upstream)])
         answer = await self._post(deployment, name, asks_usage=False)
         if answer.status < ERRORS:  # else it only spoke of the option, as of a prompt that does
-            self._dispatcher.refuses_usage.add((deployment.upstream, name))
+            self._upstreams.refuses_usage.add((deployment.upstream, name))
             _log.warning("upstream %s takes no stream_options; its streams are counted instead", deployment.upstream)
         return answer
 
@@ -305,7 +303,7 @@ class Sending:
         tried = {self._position, *(failed.candidate for failed in self._history)}
         choices = [self._position, *(each for each in range(self._available) if each not in tried)]
         gates = [self._upstreams.gate(self._candidates[each].upstream) for each in choices]
-        self._position = choices[await enter_first(gates)]
+        self._position = choices[await enter_first(gates, waits=self.exchange.origin == CLIENT)]
 
     def _asks_usage(self, upstream: str, name: str) -> bool:
         view = self._decision.effective.view
@@ -313,13 +311,13 @@ class Sending:
             view.is_stream
             and not view.wants_usage
             and self._dispatcher.targets[upstream].settings.stream_usage == "ask"
-            and (upstream, name) not in self._dispatcher.refuses_usage
+            and (upstream, name) not in self._upstreams.refuses_usage
         )
 
     async def _post(self, deployment: Deployment, name: str, *, asks_usage: bool) -> UpstreamAnswer:
         """Make one attempt, from within its upstream's gate."""
         gate = self._upstreams.gate(deployment.upstream)
-        running = self._running = self._upstreams.place(self._decision.model, deployment).begin(gate)
+        running = self._upstreams.place(self._decision.model, deployment).begin(gate)
         try:
             answer = await self._request(deployment.upstream, name, running, asks_usage=asks_usage)
         except BaseException:
@@ -394,7 +392,7 @@ class Sending:
         running.answered(
             is_failure=is_failure(answer, fault),
             is_refusal=answer.status >= ERRORS,
-            cool_down_seconds=cool_down_seconds(answer),
+            cool_down_seconds=cool_down_seconds(answer, self._decision),
         )
         self._note(answer)
         if fault is not None:

@@ -104,16 +104,17 @@ class Gate:
         self._queue_seconds.observe(seconds)
 
 
-async def enter_first(gates: Sequence[Gate]) -> int:
+async def enter_first(gates: Sequence[Gate], *, waits: bool = True) -> int:
     """Enter the first of some gates that has room, or else whichever has room first; return which.
 
     Who waits stands in the lines of all gates whose lines are not full, for as long as the most patient of these
-    allows. Raises UpstreamBusy when the time is over, or all lines are full. Cancelled, it has entered none.
+    allows. Raises UpstreamBusy when the time is over, or all lines are full, or there is no room and it does not wait.
+    Cancelled, it has entered none.
     """
     for index, gate in enumerate(gates):
         if gate.try_enter():
             return index
-    lines = [(index, gate) for index, gate in enumerate(gates) if gate.has_line]
+    lines = [(index, gate) for index, gate in enumerate(gates) if waits and gate.has_line]
     if not lines:
         raise UpstreamBusy("Every upstream for this request is busy, and no place to wait is left. Send it again.")
     return await _wait(gates, lines)

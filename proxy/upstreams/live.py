@@ -7,6 +7,7 @@ is only known what those have to go by.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import TYPE_CHECKING, Final, Self
 
@@ -35,20 +36,22 @@ if TYPE_CHECKING:
     """Model, upstream, and what that calls the model."""
 
 _STATES: Final = tuple(BreakerState)
+_SHOW_SECONDS: Final = 1.0
 
 
 class Place:
     """One deployment as it is doing. Ask `begin` for each attempt, which tells what became of itself."""
 
-    __slots__ = ("_labels", "_metrics", "_shown", "breaker", "latency", "outstanding")
+    __slots__ = ("_is_told", "_labels", "_metrics", "_shown", "breaker", "latency", "outstanding")
 
-    def __init__(self, name: Name, rules: BreakerRules, metrics: Metrics) -> None:
+    def __init__(self, name: Name, rules: BreakerRules, metrics: Metrics, *, is_told: bool) -> None:
         self.breaker = Breaker(rules)
         self.latency = Latency()
         self.outstanding = 0
         self._metrics = metrics
         self._labels = name
         self._shown: BreakerState | None = None
+        self._is_told = is_told
         self.show(time.monotonic())
 
     def begin(self, gate: Gate) -> Running:
@@ -63,13 +66,14 @@ class Place:
     def show(self, now: float) -> None:
         """Tell the operator of the state of the breaker, where it is another than before."""
         state = self.breaker.state(now)
-        if state is not self._shown:
+        if state is not self._shown and self._is_told:
             for each in _STATES:
                 self._metrics.upstream_breaker_state.labels(*self._labels, each.name.lower()).set(float(each is state))
             self._shown = state
 
     def hide(self) -> None:
         """Tell the operator of this breaker no longer."""
+        self._is_told = False
         for each in _STATES:
             self._metrics.upstream_breaker_state.remove(*self._labels, each.name.lower())
 
@@ -82,7 +86,7 @@ class Running:
     def __init__(self, place: Place, gate: Gate, began: float, begun: Begun) -> None:
         self.began = began
         self._place = place
-        self._gate: Gate | None = gate
+        self._gate = gate
         self._begun = begun
 
     def answered(self, *, is_failure: bool, is_refusal: bool, cool_down_seconds: float | None) -> None:
@@ -104,21 +108,18 @@ class Running:
         self._place.breaker.failed(now, self._begun)
         self._place.show(now)
 
-    def leave(self) -> None:
-        """Make room for others although the answer is still kept."""
-        if self._gate is not None:
-            self._gate.leave()
-            self._gate = None
-
     def end(self) -> None:
         """End the attempt; one of which nothing was told says nothing about the deployment."""
-        self.leave()
+        self._gate.leave()
         self._place.outstanding -= 1
         self._place.breaker.ended(self._begun)
 
 
 class Upstreams:
-    """All upstreams of one worker; opened with `async with`."""
+    """All upstreams of one worker; opened with `async with`.
+
+    `refuses_usage` holds upstreams, and what they call a model, that take no request for the usage of a stream.
+    """
 
     def __init__(self, client: UpstreamClient, *, metrics: Metrics, worker: int, workers: int) -> None:
         """Know nothing yet: `dispatcher` tells of a configuration."""
@@ -129,37 +130,27 @@ class Upstreams:
         self._workers = workers
         self._gates: dict[str, Gate] = {}
         self._places: dict[Name, Place] = {}
+        self._served: frozenset[Name] = frozenset()
+        self.refuses_usage: set[tuple[str, str]] = set()
         self._saved_retries = MAX_SAVED_RETRIES
+        self._showing: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
-        """Begin."""
+        """Begin to tell the operator how breakers stand."""
+        self._showing = asyncio.create_task(self._show(), name="breakers")
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End the health checks."""
+        """End that, and the health checks."""
+        if self._showing is not None:
+            self._showing.cancel()
+            await asyncio.wait([self._showing])
         await self.health.close()
 
-    def dispatcher(self, configuration: Configuration, environment: Mapping[str, str]) -> Dispatcher:
-        """Return what sends requests under a configuration; from now on its rules hold.
-
-        `environment` is where proxies are named. Requests under an earlier one go on under what it said.
-        """
-        targets = {
-            name: Target(name, settings, way_to(settings, environment))
-            for name, settings in configuration.upstreams.items()
-        }
-        for name, settings in configuration.upstreams.items():
-            self._adopt_gate(name, settings)
-        served = set(_names(configuration))
-        for known, place in list(self._places.items()):
-            if known in served:
-                place.breaker.adopt(rules_of(configuration.models[known[0]].breaker))
-            else:
-                place.hide()
-                del self._places[known]
-        self.health.adopt(targets)
+    def dispatcher(self, configuration: Configuration, targets: Mapping[str, Target]) -> Dispatcher:
+        """Return what sends requests under a configuration, which has to be adopted before the first one."""
         timeouts = configuration.timeouts
         key = configuration.pseudonym_key
         return Dispatcher(
@@ -168,6 +159,22 @@ class Upstreams:
             bounds=ClientBounds(timeouts.connect_seconds, timeouts.first_byte_seconds, timeouts.silence_seconds),
             pseudonym_key=b"" if key is None else key.get_secret_value().encode(),
         )
+
+    def adopt(self, configuration: Configuration, targets: Mapping[str, Target]) -> None:
+        """Let the rules of a configuration hold from now on; what was seen of deployments that it still has stays.
+
+        Requests under an earlier one go on under what that said.
+        """
+        for name, settings in configuration.upstreams.items():
+            self._adopt_gate(name, settings)
+        self._served = frozenset(_names(configuration))
+        for known, place in list(self._places.items()):
+            if known in self._served:
+                place.breaker.adopt(rules_of(configuration.models[known[0]].breaker))
+            else:
+                place.hide()
+                del self._places[known]
+        self.health.adopt(targets)
 
     def gate(self, upstream: str) -> Gate:
         """Return the gate of a configured upstream."""
@@ -178,7 +185,8 @@ class Upstreams:
         name = (model.name, deployment.upstream, deployment.name or model.name)
         place = self._places.get(name)
         if place is None:
-            place = self._places[name] = Place(name, rules_of(model.settings.breaker), self.metrics)
+            rules = rules_of(model.settings.breaker)
+            place = self._places[name] = Place(name, rules, self.metrics, is_told=name in self._served)
         return place
 
     def standing(self, model: Model, deployment: Deployment, now: float) -> Standing:
@@ -202,6 +210,14 @@ class Upstreams:
         self._saved_retries -= 1
         return True
 
+    async def _show(self) -> None:
+        """Tell the operator of breakers that time alone has changed."""
+        while True:
+            now = time.monotonic()
+            for place in self._places.values():
+                place.show(now)
+            await asyncio.sleep(_SHOW_SECONDS)
+
     def _adopt_gate(self, name: str, settings: Upstream) -> None:
         room = None if settings.concurrency is None else share_of(settings.concurrency, self._worker, self._workers)
         bounds = room, settings.queue.length, settings.queue.max_wait / 1000
@@ -209,6 +225,17 @@ class Upstreams:
             self._gates[name].adopt(*bounds)
         else:
             self._gates[name] = Gate(*bounds, upstream=name, metrics=self.metrics)
+
+
+def targets_of(configuration: Configuration, environment: Mapping[str, str]) -> dict[str, Target]:
+    """Return all upstreams of a configuration, ready to be asked; `environment` is where proxies are named.
+
+    Reads files, so that it has no place on an event loop. Raises UnusableWay.
+    """
+    return {
+        name: Target(name, settings, way_to(settings, environment))
+        for name, settings in configuration.upstreams.items()
+    }
 
 
 def _names(configuration: Configuration) -> Iterator[Name]:

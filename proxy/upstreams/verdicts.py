@@ -54,12 +54,14 @@ def is_failure(answer: UpstreamAnswer, fault: str | None) -> bool:
     return fault is not None or answer.status == _REQUEST_TIMEOUT or answer.status in _SERVER_ERRORS
 
 
-def cool_down_seconds(answer: UpstreamAnswer) -> float | None:
+def cool_down_seconds(answer: UpstreamAnswer, decision: Decision) -> float | None:
     """Return how long an upstream that refuses wants to be left alone; None where it says nothing of that.
 
-    What it says of a bad request is for who sent that, and not for everybody.
+    What it says of a bad request is for who sent that, and not for everybody; so is what it says to a client's own
+    credential.
     """
-    if not is_retryable(answer.status):
+    is_of_client = decision.model.settings.auth == "passthrough" and answer.status == _TOO_MANY_REQUESTS
+    if is_of_client or not is_retryable(answer.status):
         return None
     asked = _asked_wait(answer)
     if asked is None:

@@ -17,7 +17,7 @@ import pytest
 from near_misses import Drawn, draw, near_miss
 from same_request import Form, meaning_of
 from second_reading import Number, read
-from sending import PlainRequest, fake_upstream, first_answer, make_exchange, make_upstream, up
+from sending import PlainRequest, dispatcher_of, fake_upstream, first_answer, make_exchange, make_upstream, up
 from whole import configuration, whole_gateway
 
 from policies import cache_keys
@@ -117,7 +117,7 @@ class _Client:
 
 
 _LIVE = Upstreams(cast("UpstreamClient", _Client()), metrics=Metrics(), worker=0, workers=1)
-DISPATCHER = _LIVE.dispatcher(Configuration(upstreams=UPSTREAMS), {})
+DISPATCHER = dispatcher_of(_LIVE, Configuration(upstreams=UPSTREAMS))
 
 
 def forwarded(decision: Decision) -> bytes:

@@ -205,6 +205,19 @@ async def test_a_hedge_is_given_up_when_the_first_answers(
     assert told(lost) == ("b", "client_left", 1, 1, *((0, "counted") if stream else (20, "worst_case")))
 
 
+async def test_a_connection_that_was_gone_keeps_no_request_from_being_hedged(
+    ups: Servers, valkey: StoreServer, tmp_path: Path
+) -> None:
+    ups[0].script(json_reply(answered("a")), [("rst",)], [("hold", 20)])
+    ups[1].script(answer("b", stream=False))
+    async with gateway(ups, valkey, tmp_path, after="200ms") as whole:  # the connection is gone sooner
+        await ask(whole)
+        got = await ask(whole, prompt="y")
+        await eventually(lambda: results(whole) == {"won": 1})
+    assert b'"text": "b"' in got.body
+    assert calls(ups) == [3, 1, 0]
+
+
 NOT_HEDGED: dict[str, dict[str, Any]] = {
     "answers are there in time": {"after": NEVER},
     "there is one deployment": {"model": {"deployments": [{"upstream": "a"}]}},

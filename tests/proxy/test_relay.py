@@ -49,6 +49,8 @@ from proxy.store.entries import StoredAnswer
 from proxy.upstreams.client import ClientBounds
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from policies.cacheability import CachePlan
     from policies.decision import Decision
     from proxy.metrics import Metrics
@@ -87,6 +89,7 @@ async def pass_on(
     settlement: Settlement | None = None,
     bounds: RelayBounds = DEFAULT_BOUNDS,
     client: ClientBounds = BOUNDS,
+    complete: Callable[[bytes], bytes | None] | None = None,
 ) -> Relayed:
     """Send a decision to the scripted upstream over a real socket and relay what it answers."""
     if reply is not None:
@@ -105,6 +108,7 @@ async def pass_on(
                 settle=settlement,
                 headers=lambda: OWN,
                 bounds=bounds,
+                complete=complete,
             )
         except (UpstreamError, ClientLeft) as error:
             relayed.error = error
@@ -1083,3 +1087,10 @@ async def test_a_stored_answer_is_replayed(
     assert settlement.entries == [None]
     assert settlement.outcome == "completed"
     assert (exchange.answer.usage, exchange.answer.fingerprint) == (Usage(7, 13), "fp")
+
+
+async def test_an_answer_that_does_not_hold_what_was_asked_for_has_told_nothing(up: FakeUpstream) -> None:
+    relayed = await pass_on(up, make_decision(), reply=json_reply({"choices": []}), complete=lambda _: None)
+    assert isinstance(relayed.error, UpstreamUnusable)
+    assert (relayed.exchange.outcome, relayed.exchange.status) == (Outcome.FAILED, 0)
+    assert relayed.settlement.entries == []

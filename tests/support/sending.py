@@ -28,7 +28,7 @@ from proxy.errors import ClientLeft
 from proxy.exchange import Exchange
 from proxy.metrics import Metrics
 from proxy.upstreams.client import ClientBounds, UpstreamClient
-from proxy.upstreams.live import Upstreams
+from proxy.upstreams.live import Upstreams, targets_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -212,12 +212,20 @@ async def dispatching(
             "silence": bounds.silence_seconds,
         }
     )
-    configuration = Configuration(upstreams=dict(upstreams), timeouts=timeouts)
+    model = ModelSettings(deployments=tuple(Deployment(upstream=name) for name in upstreams))
+    configuration = Configuration(upstreams=dict(upstreams), models={"m": model}, timeouts=timeouts)
     async with (
         UpstreamClient() as client,
         Upstreams(client, metrics=metrics, worker=0, workers=1) as live,
     ):
-        yield live.dispatcher(configuration, {}), metrics
+        yield dispatcher_of(live, configuration), metrics
+
+
+def dispatcher_of(live: Upstreams, configuration: Configuration) -> Dispatcher:
+    """Let a configuration hold, and return what sends requests under it."""
+    targets = targets_of(configuration, {})
+    live.adopt(configuration, targets)
+    return live.dispatcher(configuration, targets)
 
 
 async def first_answer(

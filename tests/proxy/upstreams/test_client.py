@@ -22,7 +22,7 @@ from tls_files import server_tls, tls_file
 
 from proxy.errors import UpstreamBroken, UpstreamTooSlow
 from proxy.upstreams.client import AttemptFailed, ClientBounds, Failure, UpstreamAnswer, UpstreamClient
-from proxy.upstreams.connections import way_to
+from proxy.upstreams.connections import DIRECT, way_to
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -751,6 +751,19 @@ async def test_http_goes_to_the_proxy_as_it_is(up: FakeUpstream) -> None:
     ]
     assert [fields["proxy-authorization"] for fields in proxy.fields] == ["Basic dXNlcjpzZWNyZXQ="] * 2
     assert [request.header("Host") for request in up.log] == ["elsewhere.test:8000"] * 2
+
+
+async def test_a_proxys_credentials_do_not_stay_in_the_fields_of_a_request(up: FakeUpstream) -> None:
+    proxy = ForwardProxy(up.port).start()
+    settings = make_upstream("http://elsewhere.test/v1")
+    way = way_to(settings, {"http_proxy": proxy.url.replace("//", "//user:secret@")})
+    fields = [("Content-Type", "application/json")]
+    async with UpstreamClient() as client:
+        for address, through in (("http://elsewhere.test/v1/completions", way), (f"{up.url}/v1/completions", DIRECT)):
+            (await client.post(address, fields, b"{}", way=through, bounds=BOUNDS)).close()
+    assert fields == [("Content-Type", "application/json")]
+    assert [fields.get("proxy-authorization") for fields in proxy.fields] == ["Basic dXNlcjpzZWNyZXQ="]
+    assert up.log[-1].header("Proxy-Authorization") is None
 
 
 REFUSAL = b"HTTP/1.1 %d secret\r\nContent-Length: 6\r\nProxy-Authenticate: Basic realm=secret\r\n\r\nsecret"

@@ -25,7 +25,7 @@ from sending import (
 
 from policies.catalog import Deployment, Model, ModelSettings
 from policies.requests.asked import Endpoint
-from proxy.errors import NoUpstreamLeft, UpstreamBroken, UpstreamError, UpstreamTooSlow, UpstreamUnusable
+from proxy.errors import NoUpstreamLeft, UpstreamBroken, UpstreamBusy, UpstreamError, UpstreamTooSlow, UpstreamUnusable
 from proxy.upstreams.client import ClientBounds
 
 if TYPE_CHECKING:
@@ -430,6 +430,46 @@ async def test_a_full_upstream_is_passed_by_and_then_waited_for(up: FakeUpstream
         (await third).close()
         first.close()
     assert [request.target.split("/")[1] for request in up.log] == ["one", "two", "two"]
+
+
+async def test_a_refusal_that_is_kept_back_is_no_longer_under_way(up: FakeUpstream) -> None:
+    up.default = by_name({"one": REFUSED, "two": sse_reply([ev(tchunk("a")), DONE])})
+    decision = decision_under(STREAM)
+    async with (
+        dispatching(two(up)) as (dispatcher, metrics),
+        dispatcher.begin(decision, make_exchange(decision), PlainRequest()) as sending,
+    ):
+        answer = await sending.answer()
+        standing = dispatcher.upstreams.standing(decision.model, TWO[0], 0)
+        assert (answer.status, standing.outstanding) == (200, 0)
+        assert series(metrics, "upstream_outstanding") == {("one",): 0, ("two",): 1}
+        answer.close()
+
+
+async def test_a_request_of_the_gateways_own_stands_in_no_line(up: FakeUpstream) -> None:
+    up.default = lambda _: OK
+    decision = make_decision()
+    async with dispatching({"llama": make_upstream(up.url, concurrency=1)}) as (dispatcher, _):
+        answer = await first_answer(dispatcher, decision, make_exchange(decision), PlainRequest())
+        own = make_exchange(decision)
+        own.origin = "shadow"
+        with pytest.raises(UpstreamBusy):
+            await first_answer(dispatcher, decision, own, PlainRequest())
+        answer.close()
+
+
+async def test_a_full_line_does_not_hide_what_an_attempt_came_to(up: FakeUpstream) -> None:
+    up.default = by_name({"one": [("rst",)], "two": OK})
+    decision = decision_under()
+    upstreams = {**two(up), "two": make_upstream(f"{up.url}/two", concurrency=1, queue={"length": 0})}
+    async with dispatching(upstreams) as (dispatcher, _):
+        gate = dispatcher.upstreams.gate("two")
+        assert gate.try_enter()
+        exchange = make_exchange(decision)
+        with pytest.raises(UpstreamBroken):
+            await first_answer(dispatcher, decision, exchange, PlainRequest())
+        gate.leave()
+    assert exchange.attempts_of_unknown_cost == 1
 
 
 async def test_a_refusal_that_is_kept_back_takes_up_no_room(up: FakeUpstream) -> None:

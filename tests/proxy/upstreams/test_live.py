@@ -6,13 +6,14 @@ from contextlib import asynccontextmanager
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from sending import series
+from sending import dispatcher_of, series
+from stores import eventually
 
 from policies.catalog import Deployment
 from proxy.config import Configuration
 from proxy.metrics import Metrics
 from proxy.upstreams.client import UpstreamClient
-from proxy.upstreams.live import Upstreams
+from proxy.upstreams.live import Upstreams, targets_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -38,7 +39,7 @@ def model_of(configuration: Configuration) -> Model:
 @asynccontextmanager
 async def living(configuration: Configuration) -> AsyncIterator[Upstreams]:
     async with UpstreamClient() as client, Upstreams(client, metrics=Metrics(), worker=0, workers=1) as upstreams:
-        upstreams.dispatcher(configuration, {})
+        dispatcher_of(upstreams, configuration)
         yield upstreams
 
 
@@ -77,8 +78,6 @@ async def test_an_attempt_under_way_counts_until_its_end_and_takes_up_room() -> 
         running = upstreams.place(model, ONE).begin(gate)
         standing = upstreams.standing(model, ONE, monotonic())
         assert (standing.outstanding, standing.has_room) == (1, False)
-        running.leave()
-        assert upstreams.standing(model, ONE, monotonic()).has_room
         running.end()
         standing = upstreams.standing(model, ONE, monotonic())
         assert (standing.outstanding, standing.has_room, gate.outstanding) == (0, True, 0)
@@ -116,7 +115,7 @@ async def test_a_reload_keeps_what_was_seen_and_brings_other_rules() -> None:
     model = model_of(configured({"failures": 3}))
     async with living(configured({"failures": 3})) as upstreams:
         fail(upstreams, model, 2)
-        upstreams.dispatcher(configured({"failures": 4}, concurrency=2), {})
+        dispatcher_of(upstreams, configured({"failures": 4}, concurrency=2))
         fail(upstreams, model, 1)
         assert upstreams.standing(model, ONE, monotonic()).is_available
         fail(upstreams, model, 1)
@@ -124,13 +123,44 @@ async def test_a_reload_keeps_what_was_seen_and_brings_other_rules() -> None:
         assert [upstreams.gate("one").try_enter() for _ in range(3)] == [True, True, False]
 
 
+async def test_what_is_only_prepared_changes_nothing() -> None:
+    configuration = configured({"failures": 1})
+    async with living(configuration) as upstreams:
+        fail(upstreams, model_of(configuration), 1)
+        other = Configuration(upstreams=configuration.upstreams)
+        upstreams.dispatcher(other, targets_of(other, {}))
+        assert states(upstreams) == {"closed": 0, "half_open": 0, "open": 1}
+        assert not upstreams.standing(model_of(configuration), ONE, monotonic()).is_available
+
+
+async def test_a_request_under_an_earlier_configuration_brings_nothing_back() -> None:
+    configuration = configured({"failures": 1})
+    model = model_of(configuration)
+    async with living(configuration) as upstreams:
+        gate = upstreams.gate("one")
+        gate.try_enter()
+        running = upstreams.place(model, ONE).begin(gate)
+        dispatcher_of(upstreams, Configuration(upstreams=configuration.upstreams))
+        running.failed()
+        running.end()
+        fail(upstreams, model, 1)
+        assert states(upstreams) == {}
+
+
+async def test_the_operator_sees_that_an_open_breaker_has_become_half_open() -> None:
+    configuration = configured({"failures": 1, "open_for": "1ms"})
+    async with living(configuration) as upstreams:
+        fail(upstreams, model_of(configuration), 1)
+        await eventually(lambda: states(upstreams)["half_open"] == 1)
+
+
 async def test_a_deployment_that_is_gone_is_forgotten() -> None:
     configuration = configured({"failures": 1})
     async with living(configuration) as upstreams:
         fail(upstreams, model_of(configuration), 1)
-        upstreams.dispatcher(Configuration(upstreams=configuration.upstreams), {})
+        dispatcher_of(upstreams, Configuration(upstreams=configuration.upstreams))
         assert states(upstreams) == {}
-        upstreams.dispatcher(configuration, {})
+        dispatcher_of(upstreams, configuration)
         assert upstreams.standing(model_of(configuration), ONE, monotonic()).is_available
 
 

@@ -100,7 +100,12 @@ def test_a_refused_credential_that_is_the_clients_own_is_its_business(status: in
     ],
 )
 def test_who_refuses_says_how_long_to_stay_away(answer: UpstreamAnswer, seconds: float | None) -> None:
-    assert cool_down_seconds(answer) == seconds
+    assert cool_down_seconds(answer, make_decision()) == seconds
+
+
+def test_what_is_said_to_a_clients_own_credential_is_for_nobody_else() -> None:
+    assert cool_down_seconds(head(429, retry_after="300"), passthrough()) is None
+    assert cool_down_seconds(head(503, retry_after="20"), passthrough()) == 20
 
 
 @pytest.mark.parametrize(("status", "kind"), [(400, "4xx"), (404, "4xx"), (429, "429"), (500, "5xx"), (503, "5xx")])
