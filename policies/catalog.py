@@ -54,6 +54,10 @@ class Deployment(Settings):
     context_window: PositiveInt | None = None
     """Tokens that input and output share here; absent: the model's. Requests go first where they surely fit."""
 
+    def name_of(self, model: str) -> str:
+        """Return what the upstream calls a model of this name."""
+        return self.name or model
+
 
 class BreakerSettings(Settings):
     """When a deployment that fails is avoided for a while. It is asked all the same when no other is left."""
@@ -83,6 +87,11 @@ class ShadowSettings(Settings):
     """Part of the requests that went upstream."""
     compare: bool = True
     """Compare what deterministic requests generate; else the answers are thrown away."""
+
+    @property
+    def deployment(self) -> Deployment:
+        """The deployment that it is."""
+        return Deployment(upstream=self.upstream, name=self.name)
 
 
 class ModelDefaults(Settings):

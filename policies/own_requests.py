@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace as with_parts
 
 from policies.cacheability import Bypass, is_bound_to_upstream, is_deterministic, is_repeatable
-from policies.catalog import Deployment
 from policies.limits import NamedLimit, bind_limits
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from policies.catalog import Deployment
     from policies.decision import Decision
     from policies.principals import Principal
     from policies.rulebook import Rulebook
@@ -78,7 +78,7 @@ def find_shadow(decision: Decision, draw: float) -> Deployment | None:
     shadow = decision.model.settings.shadow
     if shadow is None or draw >= shadow.share or _bears_own_credential(decision):
         return None
-    return None if is_bound_to_upstream(decision.effective) else Deployment(upstream=shadow.upstream, name=shadow.name)
+    return None if is_bound_to_upstream(decision.effective) else shadow.deployment
 
 
 def is_compared(decision: Decision) -> bool:

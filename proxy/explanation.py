@@ -293,7 +293,7 @@ def _describe_deployments(decision: Decision, upstreams: Mapping[str, Upstream])
         {
             "upstream": each.upstream,
             "kind": upstreams[each.upstream].kind,
-            "name": each.name or decision.model.name,
+            "name": each.name_of(decision.model.name),
             "weight": each.weight,
             **({"share": shares[position]} if position in shares else {}),
             **_fit(decision, each),
@@ -338,7 +338,7 @@ def _describe_route(decision: Decision) -> dict[str, Any]:
     if shadow is not None and settings.shadow is not None:
         told["shadow"] = {
             "upstream": shadow.upstream,
-            "name": shadow.name or decision.model.name,
+            "name": shadow.name_of(decision.model.name),
             "share": settings.shadow.share,
             "compare": is_compared(decision),
         }

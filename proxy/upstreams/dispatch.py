@@ -276,7 +276,7 @@ class Sending:
         deployment = self.current = self._candidates[self._position]
         if self._history:
             self._metrics.upstream_retries_total.labels(deployment.upstream).inc()
-        name = deployment.name or self._decision.model.name
+        name = deployment.name_of(self._decision.model.name)
         asks = self._asks_usage(deployment.upstream, name)
         answer = await self._post(deployment, name, asks_usage=asks)
         if not asks or answer.status != _BAD_REQUEST:
@@ -289,7 +289,7 @@ class Sending:
         if not is_refused:
             return answer
         answer.close()
-        await enter_first([self._upstreams.gate(deployment.upstream)])
+        await enter_first([self._upstreams.gate(deployment.upstream)], waits=self._stands_in_line)
         answer = await self._post(deployment, name, asks_usage=False)
         if answer.status < ERRORS:  # else it only spoke of the option, as of a prompt that does
             self._upstreams.refuses_usage.add((deployment.upstream, name))
@@ -303,7 +303,12 @@ class Sending:
         tried = {self._position, *(failed.candidate for failed in self._history)}
         choices = [self._position, *(each for each in range(self._available) if each not in tried)]
         gates = [self._upstreams.gate(self._candidates[each].upstream) for each in choices]
-        self._position = choices[await enter_first(gates, waits=self.exchange.origin == CLIENT)]
+        self._position = choices[await enter_first(gates, waits=self._stands_in_line)]
+
+    @property
+    def _stands_in_line(self) -> bool:
+        """Whether it waits for room: requests of the gateway's own are dropped instead (SPEC §5)."""
+        return self.exchange.origin == CLIENT
 
     def _asks_usage(self, upstream: str, name: str) -> bool:
         view = self._decision.effective.view
@@ -429,7 +434,7 @@ class Sending:
         """Return an answer that may be passed on; raise UpstreamUnusable for one that is not the client's business."""
         deployment = self.current = self._candidates[position]
         self.exchange.upstream = deployment.upstream
-        self.exchange.deployment = deployment.name or self._decision.model.name
+        self.exchange.deployment = deployment.name_of(self._decision.model.name)
         self._note(answer)
         fault = find_fault(answer, self._decision)
         if fault is None:

@@ -182,7 +182,7 @@ class Upstreams:
 
     def place(self, model: Model, deployment: Deployment) -> Place:
         """Return how a deployment of a model is doing."""
-        name = (model.name, deployment.upstream, deployment.name or model.name)
+        name = (model.name, deployment.upstream, deployment.name_of(model.name))
         place = self._places.get(name)
         if place is None:
             rules = rules_of(model.settings.breaker)
@@ -240,9 +240,9 @@ def targets_of(configuration: Configuration, environment: Mapping[str, str]) -> 
 
 def _names(configuration: Configuration) -> Iterator[Name]:
     for model, settings in configuration.models.items():
-        shadows = () if settings.shadow is None else (settings.shadow,)
+        shadows = () if settings.shadow is None else (settings.shadow.deployment,)
         for each in (*settings.deployments, *shadows):
-            yield model, each.upstream, each.name or model
+            yield model, each.upstream, each.name_of(model)
 
 
 def rules_of(settings: BreakerSettings) -> BreakerRules:

@@ -20,8 +20,6 @@ ERRORS: Final = 400
 _OWN_CREDENTIAL: Final = {401, 403, 407}
 _REDIRECTS: Final = range(300, 400)
 _ANSWERS: Final = range(200, 600)
-_SERVER_ERRORS: Final = range(500, 600)
-_REQUEST_TIMEOUT: Final = 408
 _TOO_MANY_REQUESTS: Final = 429
 _HTML: Final = ("text/html", "application/xhtml+xml")
 _MOST_COOL_DOWN_MILLISECONDS: Final = 300_000
@@ -51,7 +49,7 @@ def find_fault(answer: UpstreamAnswer, decision: Decision) -> str | None:
 
 def is_failure(answer: UpstreamAnswer, fault: str | None) -> bool:
     """Tell whether an answer speaks against the deployment; that it is busy, or refuses a request, does not."""
-    return fault is not None or answer.status == _REQUEST_TIMEOUT or answer.status in _SERVER_ERRORS
+    return fault is not None or (is_retryable(answer.status) and answer.status != _TOO_MANY_REQUESTS)
 
 
 def cool_down_seconds(answer: UpstreamAnswer, decision: Decision) -> float | None:

@@ -7,6 +7,7 @@ import traceback
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
+import meeting
 import pytest
 from fake_upstream import DONE, FakeUpstream, body_reply, ev, head, json_reply, sse_reply, tchunk
 from msgspec.structs import replace
@@ -27,6 +28,7 @@ from policies.catalog import Deployment, Model, ModelSettings
 from policies.requests.asked import Endpoint
 from proxy.errors import NoUpstreamLeft, UpstreamBroken, UpstreamBusy, UpstreamError, UpstreamTooSlow, UpstreamUnusable
 from proxy.upstreams.client import ClientBounds
+from proxy.upstreams.gates import enter_first
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -456,6 +458,26 @@ async def test_a_request_of_the_gateways_own_stands_in_no_line(up: FakeUpstream)
         with pytest.raises(UpstreamBusy):
             await first_answer(dispatcher, decision, own, PlainRequest())
         answer.close()
+
+
+async def test_nor_does_its_second_attempt_without_the_option_for_usage(up: FakeUpstream) -> None:
+    decision = make_decision(STREAM)
+    async with dispatching({"llama": make_upstream(up.url, concurrency=1)}) as (dispatcher, _):
+        gate = dispatcher.upstreams.gate("llama")
+        held = meeting.Gate()
+        up.script([held.op, *json_reply({"error": {"message": "no stream_options here"}}, 400)])
+        own = make_exchange(decision)
+        own.origin = "shadow"
+        begun = asyncio.create_task(first_answer(dispatcher, decision, own, PlainRequest()))
+        assert await asyncio.to_thread(up.wait, lambda: up.log, 3)
+        client = asyncio.create_task(enter_first([gate]))
+        await asyncio.sleep(0)  # the client stands in line
+        held.open()
+        with pytest.raises(UpstreamBusy):
+            await asyncio.wait_for(begun, 3)
+        await client
+        gate.leave()
+    assert len(up.log) == 1
 
 
 async def test_a_full_line_does_not_hide_what_an_attempt_came_to(up: FakeUpstream) -> None:
